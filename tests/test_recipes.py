@@ -15,7 +15,7 @@ import pytest
 import shardmill
 from shardmill.errors import UsageError
 from shardmill.options import Options
-from shardmill.sources.recipes import apply_recipes, command, find_recipe, list_recipes, read_recipe
+from shardmill.sources.recipes import apply_recipes, command, find_recipe, list_recipes
 from tests.corpus import contents, documents, write_jsonl
 from tests.meter import metered
 
@@ -118,7 +118,7 @@ def downloaded(folder: Path, made: list[str]) -> Path:
     """A folder as `hf download` leaves it."""
     (folder / "sample" / "10BT").mkdir(parents=True)
     (folder / ".cache").mkdir()
-    (folder / "README.md").write_text("# FineWeb-Edu")
+    (folder / "README.md").write_text("---\nlicense: odc-by\n---\n# FineWeb-Edu")
     (folder / ".cache" / "x.parquet").write_text("half of a download")
     for i in range(2):
         table = pa.table({"text": made[i::2], "id": [str(j) for j in range(len(made[i::2]))]})
@@ -137,86 +137,15 @@ def test_a_folder_that_was_downloaded_gets_the_settings_of_a_recipe_and_its_read
     assert names[:2] == ["edufineweb_val_000000.npy", "edufineweb_train_000001.npy"]
     spelt = shardmill.prepare(str(folder / "sample/10BT/*.parquet"), tmp_path / "b", name="edufineweb", **options)
     assert spelt.manifest["fingerprint"] == result.manifest["fingerprint"]
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-
-
-def test_a_recipe_of_ones_own_is_a_file_beside_its_sources(tmp_path: Path) -> None:
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    lines = [json.dumps({"body": text}) for text in documents(60) if text]
-    (folder / "a.jsonl").write_text("\n".join(lines))
-    (folder / "mine.toml").write_text(
-        'source = "*.jsonl"\nabout = "letters"\ntokens = "3k"\n'
-        '[options]\ntext_field = "body"\nval = 0.1\n[formats.npy]\nname = "letters"\nshard_tokens = 2000\n'
-    )
-    result = shardmill.prepare(folder / "mine.toml", tmp_path / "out", format="npy")
-    assert result.manifest["options"]["text_field"] == "body"
-    assert result.manifest["splits"]["train"]["files"][0]["name"] == "letters_train_000001.npy"
-    assert shardmill.inspect(folder / "mine.toml").documents.value == len(lines)
-    page = metered("recipes", folder / "mine.toml").out
-    assert "letters" in page and "--text-field body --val 0.1" in page
-
-
-def test_a_recipe_of_ones_own_may_name_files_urls_and_other_recipes(tmp_path: Path) -> None:
-    (tmp_path / "mix.toml").write_text('source = ["more/", "https://example.org/a.jsonl", "openwebtext"]')
-    sources, options = apply_recipes([str(tmp_path / "mix.toml")], {})
-    assert sources == [
-        os.path.join(tmp_path, "more/"), "https://example.org/a.jsonl", "hf://datasets/Skylion007/openwebtext/plain_text/*.parquet",
-    ]  # fmt: skip
-    assert options == {}
-
-
-def test_a_toml_file_is_text_where_it_is_said_or_stands_in_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "settings.toml").write_text("[tool]\nline-length = 120\n")
-    assert shardmill.inspect(tmp_path).documents.value == 1
-    assert shardmill.inspect(tmp_path / "settings.toml", input_format="text").documents.value == 1
-    with pytest.raises(UsageError, match="a recipe has no `tool`"):
-        shardmill.inspect(tmp_path / "settings.toml")
-
-
-@pytest.mark.parametrize(
-    ("written", "said", "hint"),
-    [
-        ("source = ", "not valid TOML", None),
-        ('sorce = "a"', "no `sorce`", "did you mean `source`?"),
-        ("about = 'nothing'", "has no `source`", "source ="),
-        ("source = 3", "`source` must be text, or a list of texts", None),
-        ("source = []", "has no `source`", "source ="),
-        ("source = 'other.toml'", "another recipe", None),
-        ("source = 'a'\nbytes = 'much'", "`much` is not", None),
-        ("source = 'a'\noptions = 1", "`options` is not a table", "[options]"),
-        ("source = 'a'\n[options]\ntextfield = 'a'", "cannot set `textfield`", "did you mean `text_field`?"),
-        ("source = 'a'\n[options]\nmemory = '1GB'", "cannot set `memory`", None),
-        ("source = 'a'\n[options]\nname = 3", "`name` must be text, not 3", None),
-        ("source = 'a'\n[options]\nseed = 1.5", "`seed` must be a whole number", None),
-        ("source = 'a'\n[options]\nshard_tokens = 'many'", "`many` is not", None),
-        ("source = 'a'\n[formats.nanogtp]\nval = '0'", "no output format `nanogtp`", "did you mean `nanogpt`?"),
-        ("source = 'a'\n[formats.npy]\nformat = 'npy'", "cannot choose a format", None),
-        ("source = 'a'\n[formats]\nnpy = 1", "`formats.npy` is not a table", None),
-    ],
-)
-def test_what_is_wrong_in_a_recipe_is_said_with_its_place(
-    tmp_path: Path, written: str, said: str, hint: str | None
-) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(written)
-    with pytest.raises(UsageError) as refused:
-        read_recipe(str(path))
-    assert said in refused.value.message and refused.value.place == str(path)
-    assert hint is None or hint in refused.value.hint
-
-
-@pytest.mark.parametrize(("written", "flags"), [("'npy'", "-f npy"), ("['npy', 'llmc']", "-f npy -f llmc")])
-def test_the_format_of_a_recipe_stands_in_its_command(tmp_path: Path, written: str, flags: str) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(f"source = 'a'\n[options]\nformat = {written}\n")
-    assert command(read_recipe(str(path))).endswith(f"-o DIR {flags}")
+    made, expected = contents(tmp_path / "a"), contents(tmp_path / "b")
+    assert json.loads(made.pop("manifest.json"))["skipped"]["kinds"] == {"dataset card": 1}
+    del expected["manifest.json"]
+    assert made == expected
 
 
 def test_a_recipe_that_is_not_there_is_said(tmp_path: Path) -> None:
-    run = metered("prepare", tmp_path, "-o", tmp_path / "out", "--recipe", tmp_path / "no.toml")
-    assert run.code == 2 and "the recipe is not there" in run.err
-    assert metered("prepare", tmp_path, "-o", tmp_path / "out", "--recipe", "fineweb-3").code == 2
+    run = metered("prepare", tmp_path, "-o", tmp_path / "out", "--recipe", "fineweb-3")
+    assert run.code == 2 and "there is no recipe `fineweb-3`" in run.err
 
 
 def test_recipes_are_listed_with_sizes_and_as_json() -> None:

@@ -66,7 +66,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     holds plain text, JSON Lines, parquet, Arrow or CSV, which may be compressed with gzip, zstd, bzip2 or xz.
 
     SOURCE may also be a recipe, which brings its own settings: a name such as `fineweb-edu/sample-10BT` (`shardmill
-    recipes` lists them) or a .toml file of your own. An existing path takes precedence over a recipe of that name.
+    recipes` lists them). An existing path takes precedence over a recipe of that name.
 
     You can stop it at any moment; the same command resumes it.
     """

@@ -74,34 +74,12 @@ def test_a_cache_is_filled_once_and_read_from_then_on(hub: Hub, tmp_path: Path) 
     source, cache = f"hf://datasets/{REPO}", str(tmp_path / "cache")
     assert prepared(source, tmp_path / "one", cache=cache) == expected
     files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert sorted(path.name for path in files if path.parent.name != "listings") == ["x.jsonl", "y.parquet"]
+    assert sorted(path.name for path in files) == ["x.jsonl", "y.parquet"]
     fetched = hub.sent()
     assert fetched >= len(lines()) + len(data)
     assert prepared(source, tmp_path / "two", cache=cache) == expected
     assert hub.sent() == fetched
     assert (tmp_path / "one" / "manifest.json").read_bytes() == (tmp_path / "two" / "manifest.json").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("way", "shape"), [("offline", "x.jsonl"), ("no connection", ""), ("503", "*.jsonl"), ("a commit", "")]
-)
-def test_with_a_full_cache_a_run_needs_no_hub(way: str, shape: str, hub: Hub, tmp_path: Path) -> None:
-    commit = hub.add(REPO, {"x.jsonl": lines()[:5000], "y.jsonl": jsonl(documents(20, seed=1)), "README.md": b"card"})
-    at = f"@{commit}" if way == "a commit" else ""
-    call = ("prepare", f"hf://datasets/{REPO}{at}/{shape}", "--cache", tmp_path / "cache", "--name", "web")
-    assert command(*call, "-o", tmp_path / "first", hub=hub).returncode == 0
-    hub.requests.clear()
-    hub.faults.append(Fault(times=1000, status=503))
-    more = {"offline": {"HF_HUB_OFFLINE": "1"}, "no connection": {"HF_ENDPOINT": "http://127.0.0.1:9"}}.get(way, {})
-    done = command(*call, "-o", tmp_path / "second", hub=hub, **more)
-    assert done.returncode == 0, done.stderr
-    assert made_of(tmp_path / "second") == made_of(tmp_path / "first")
-    assert (tmp_path / "second" / "manifest.json").read_text() == (tmp_path / "first" / "manifest.json").read_text()
-    if way == "a commit":
-        assert hub.requests == [], "what a commit holds does not change"
-    else:
-        assert f"the commit {commit} is taken" in done.stderr
-    assert_no_secret(tmp_path)
 
 
 def test_a_full_cache_does_not_hide_that_a_branch_has_moved(hub: Hub, tmp_path: Path) -> None:
@@ -111,15 +89,6 @@ def test_a_full_cache_does_not_hide_that_a_branch_has_moved(hub: Hub, tmp_path: 
     commit = hub.commit(REPO, {"y.jsonl": lines()[:9000]})
     prepared(f"hf://datasets/{REPO}", tmp_path / "second", cache=cache)
     assert commit in (tmp_path / "second" / "manifest.json").read_text()
-
-
-def test_a_list_in_the_cache_that_is_damaged_is_asked_for_again(hub: Hub, tmp_path: Path) -> None:
-    hub.add(REPO, {"x.jsonl": lines()[:5000]})
-    cache = str(tmp_path / "cache")
-    expected = prepared(f"hf://datasets/{REPO}", tmp_path / "first", cache=cache)
-    for path in (tmp_path / "cache" / "listings").iterdir():
-        path.write_bytes(b'{"commit": "x", "files": [[')
-    assert prepared(f"hf://datasets/{REPO}", tmp_path / "second", cache=cache) == expected
 
 
 def test_a_run_without_a_cache_is_gone_on_with_one(hub: Hub, tmp_path: Path) -> None:
@@ -150,14 +119,6 @@ def test_another_version_of_a_file_is_not_taken_from_the_cache(hub: Hub, tmp_pat
     before = prepared(source, tmp_path / "one", cache=cache)
     hub.web["x.jsonl"] = lines().replace(b"the", b"THE")
     assert prepared(source, tmp_path / "two", cache=cache) != before
-
-
-def test_with_a_cache_a_server_without_ranges_is_read(hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_bytes(lines())
-    expected = prepared(tmp_path / "x.jsonl", tmp_path / "local")
-    hub.web["x.jsonl"] = lines()
-    hub.faults.append(Fault("/web/", times=1000, whole=True))
-    assert prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out", cache=str(tmp_path / "cache")) == expected
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
@@ -211,19 +172,22 @@ def test_a_row_group_larger_than_the_memory_stays_within_it(
     assert done.peak < memory, f"{done.peak:,} of {memory:,} bytes"
 
 
-def test_what_a_killed_run_has_left_in_the_cache_goes_with_the_next_fetch_of_the_file(hub: Hub, tmp_path: Path) -> None:
+def test_what_a_killed_run_has_left_in_the_cache_goes_with_a_fetch_of_the_file_a_day_later(
+    hub: Hub, tmp_path: Path
+) -> None:
     hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault("/cdn/", skip=3, times=1000, stall=60.0, cut=1000))
     cache, url = tmp_path / "cache", f"hf://datasets/{REPO}/x.jsonl"
     call = [*SHARDMILL, "prepare", url, "-q", "--cache", str(cache), "-o"]
-    runs = []
-    for count in (1, 2):  # the second one leaves alone what the first one is writing
+    for count in (1, 2):
         run = subprocess.Popen([*call, str(tmp_path / f"out{count}")], env={**os.environ, **hub.environment})
-        runs.append(run)
         wait_until(lambda count=count: len(list(cache.glob("*/x.jsonl*.partial"))) == count)  # type: ignore[misc]
-    for run in runs:
         run.kill()
         run.wait()
     hub.faults.clear()
+    old, new = cache.glob("*/x.jsonl*.partial")
+    yesterday = time.time() - 25 * 3600
+    os.utime(old, (yesterday, yesterday))
     shardmill.prepare(url, tmp_path / "out1", cache=str(cache))
-    assert not list(cache.glob("*/x.jsonl*.partial")) and len(list(cache.glob("*/x.jsonl"))) == 1
+    assert list(cache.glob("*/x.jsonl*.partial")) == [new]  # another run may be writing it
+    assert len(list(cache.glob("*/x.jsonl"))) == 1

@@ -113,16 +113,6 @@ def test_silence_in_a_listing_is_waited_for_so_long_and_then_retried(
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
-def test_a_pattern_in_one_folder_does_not_list_what_lies_deeper(
-    kind: str, place: Callable[[str], str], hub: Hub
-) -> None:
-    hub.objects["bucket"].update({f"d/deep/{i:04}.txt": b"" for i in range(100)})
-    hub.objects["bucket"]["d/x.txt"] = b"text"
-    assert found(place(kind), "d/*.txt") == ["d/x.txt"]
-    assert len(hub.requests) <= 3  # the list, whether it is a single object, and whether the list has lost its end
-
-
-@pytest.mark.parametrize("kind", ["s3", "gs", "az"])
 def test_an_object_that_is_replaced_while_it_is_read_is_an_error(
     kind: str, place: Callable[[str], str], hub: Hub
 ) -> None:

@@ -252,7 +252,7 @@ def _find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> tuple[Plan
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
     found = find_sources(
-        specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files,
+        specs, chosen.input_format, out=out, owned=dataset_files,
         include=chosen.include, exclude=chosen.exclude, text_field=chosen.text_field,
     )  # fmt: skip
     if Val.parse(chosen.val).tail:

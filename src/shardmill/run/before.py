@@ -39,7 +39,7 @@ def inspect(
     chosen = Options.of(options)
     is_url(out or "")  # raises for one where nothing can be written
     found = find_sources(
-        specs, chosen.input_format, cache=chosen.cache, out=out, owned=dataset_files,
+        specs, chosen.input_format, out=out, owned=dataset_files,
         include=chosen.include, exclude=chosen.exclude, text_field=chosen.text_field,
     )  # fmt: skip
     if found.total_bytes is None:

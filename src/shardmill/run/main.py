@@ -19,7 +19,7 @@ def make_plan(specs: list[Any], options: Options, destination: Destination) -> P
     hash_data(specs, options)
     before = None if options.overwrite else destination.recorded_plan()
     sources = find_sources(
-        specs, options.input_format, destination.pinned_commits(before), options.cache,
+        specs, options.input_format, destination.pinned_commits(before),
         out=destination.shown, owned=dataset_files,
         include=options.include, exclude=options.exclude, text_field=options.text_field,
     )  # fmt: skip

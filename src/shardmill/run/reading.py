@@ -65,7 +65,7 @@ class DocumentBatches:
     def __init__(self, specs: list[Any], options: Options) -> None:
         self._options = options
         self._sources = find_sources(
-            specs, options.input_format, cache=options.cache,
+            specs, options.input_format,
             include=options.include, exclude=options.exclude, text_field=options.text_field,
         )  # fmt: skip
 

@@ -19,7 +19,6 @@ def find_sources(
     specs: Iterable[str | PythonSource],
     input_format: str = "auto",
     pinned: Mapping[str, str] | None = None,
-    cache: str | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
     owned: Owned = lambda folder: (),
@@ -29,10 +28,10 @@ def find_sources(
 ) -> Sources:
     """Return the sources in the order of `specs`, each folder and glob sorted; what is not read is in `skipped`.
 
-    `pinned`: commits that an unfinished run has recorded for revisions at the hub. `cache`: where listings of the hub
-    are kept. `out`: the folder or URL of the output, which is skipped if it is below a source folder. Files that are
-    `owned` by another dataset are skipped too. `include`, `exclude`: globs for files of folders and patterns.
-    Raise UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
+    `pinned`: commits that an unfinished run has recorded for revisions at the hub. `out`: the folder or URL of the
+    output, which is skipped if it is below a source folder. Files that are `owned` by another dataset are skipped too.
+    `include`, `exclude`: globs for files of folders and patterns. Raise UsageError when a spec names nothing that can
+    be read, SourceError when a server refuses it.
     """
     found = Sources()
     rules = Rules(input_format, text_field, include, exclude, found.skipped)
@@ -55,14 +54,13 @@ def find_sources(
         elif scheme_of(spec):
             from shardmill.sources.remote import find_remote
 
-            found.extend(find_remote(spec, rules, pinned or {}, cache, str(out or ""), owned, found.requested))
+            found.extend(find_remote(spec, rules, pinned or {}, str(out or ""), owned, found.requested))
         else:
             found = local.find(spec, found)
     if not specs:
         raise UsageError("no source was given", hint=NAME_ONE)
     if streams > 1:
         raise UsageError("standard input can be read only once", hint="give `-` once")
-    local.warn()
     rules.twins.warn(found.skipped)
     return found
 

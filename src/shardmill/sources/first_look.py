@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from typing import Any
 
 from shardmill.detection import FORMAT_ENDINGS, is_binary
@@ -12,15 +11,12 @@ from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.source_list import Skipped
 from shardmill.sources.names import is_readable_name, kind_by_name, kind_of, may_be_text
-from shardmill.storage import COMPRESSION_ENDINGS
+from shardmill.storage import COMPRESSION_ENDINGS, endings
 
 _HEAD = 4096  # bytes that are looked at
 _LARGEST_MISFIT = 16 << 20  # bytes; what is larger is data, and not the settings of a program
 _RECORDS = frozenset(("json", "csv", "tsv", "tab"))
 _ARROW = frozenset(INPUT_FORMATS["arrow"].endings.split())
-
-_Twin = tuple[str, str, str]
-"""Of a file: its name up to the ending and a dot, its ending, and its name."""
 
 
 class FirstLook:
@@ -112,16 +108,24 @@ def _holds_table(head: bytes, whole: bool, text_field: str) -> bool:
     return text_field in next(csv.reader(lines[:1], delimiter=delimiter), [])
 
 
-class TwinCount:
+class Twins:
     """Counts files of the same name that differ in format or compression: usually they hold the same text."""
 
     def __init__(self) -> None:
         self._count = 0
         self._first = ""
+        self._last = "", "", ""
 
-    def add(self, folder: str, one: str, other: str) -> None:
-        self._count += 1
-        self._first = self._first or f"`{os.path.join(folder, one)}` and `{other}`"
+    def check(self, prefix: str, name: str) -> None:
+        """Compare a file with the one before it; `prefix`: the folder. Files come sorted, so twins are neighbours."""
+        ending, compression = endings(name)
+        dots = bool(ending) + bool(compression)
+        stem = prefix + (name.rsplit(".", dots)[0] if dots else name)
+        last_stem, last_ending, last = self._last
+        if stem == last_stem and _are_twins(ending, last_ending):
+            self._count += 1
+            self._first = self._first or f"`{prefix}{last}` and `{name}`"
+        self._last = stem, ending, name
 
     def warn(self, skipped: Skipped) -> None:
         """Keep a warning, if there are any."""
@@ -131,41 +135,6 @@ class TwinCount:
                 f"the same name twice: {self._first}{more}; all are read, so if they hold the same text, "
                 "leave one out with `--exclude`"
             )
-
-
-class Twins:
-    """Compares the names in one folder, which come sorted."""
-
-    def __init__(self, count: TwinCount, folder: str) -> None:
-        self._count, self.folder = count, folder
-        self._group, self._first = "/", ""  # how the last names began up to a dot, and the first of them
-        self._before: list[_Twin] = []
-
-    def check(self, name: str) -> None:
-        if not name.startswith(self._group):  # most names have no twin, so no more is found out yet
-            self._group, self._first, self._before = name[: name.find(".") + 1] or name + ".", name, []
-            return
-        before = self._before = self._before or [("", "", self._first), _twin(self._first)]
-        # All names that begin with the same stem and a dot come in a row, so a stem that does not fit is done with.
-        while not name.startswith(before[-1][0]):
-            before.pop()
-        stem, ending, _ = twin = _twin(name)
-        for other_stem, other_ending, other in reversed(before[1:]):
-            if other_stem == stem and _are_twins(ending, other_ending):
-                self._count.add(self.folder, other, name)
-                break
-        before.append(twin)
-
-
-def _twin(name: str) -> _Twin:
-    stem, dot, ending = name.rpartition(".")
-    if not dot:
-        return f"{name}.", "", name
-    ending = ending.lower()
-    if ending in COMPRESSION_ENDINGS:
-        stem, dot, inner = stem.rpartition(".")
-        stem, ending = (stem, inner.lower()) if dot else (inner, "")
-    return f"{stem}.", ending, name
 
 
 def _are_twins(one: str, other: str) -> bool:

@@ -1,4 +1,4 @@
-"""The list of a dataset's files at the Hugging Face hub, at one commit; with `--cache` it is kept for later runs.
+"""The list of a dataset's files at the Hugging Face hub, at one commit.
 
 The hub is asked directly and not by its library's `HfApi`, which takes an empty page without a link for the end of the
 list, although the page before it promised more.
@@ -6,31 +6,14 @@ list, although the page before it promised more.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from shardmill.errors import SourceError
 from shardmill.sources.cards import CARD, CARD_BYTES
 from shardmill.sources.names import WILDCARD, split_pattern
-from shardmill.storage import (
-    Fetcher,
-    HubAddress,
-    ListedObject,
-    Source,
-    Transient,
-    Unreachable,
-    public_url,
-    write_whole,
-    writing_to,
-)
-
-_log = logging.getLogger("shardmill")
+from shardmill.storage import Fetcher, HubAddress, ListedObject, Source, Transient, public_url
 
 
 class HubListing(NamedTuple):
@@ -46,55 +29,18 @@ class HubListing(NamedTuple):
         return f"hf://datasets/{address.repo}@{self.commit}/{path}"
 
 
-def list_hub(spec: str, address: HubAddress, commit: str | None, cache: str | None, fetcher: Fetcher) -> HubListing:
-    """Return the files that an address may name. `commit`: the one to list, if it is known.
+def list_hub(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> HubListing:
+    """Return the files that an address may name. `commit`: the one to list, if it is known."""
 
-    If the hub cannot be reached, an earlier listing is taken from the cache, if there is one.
-    """
-    key = hashlib.sha256(f"{address.requested}\n{address.path}".encode()).hexdigest()[:24]
-    path = Path(cache) / "listings" / f"{key}.json" if cache else None
-    before = _kept(path)
-    if before is not None and before.commit == commit:
-        return before
-    if before is not None:  # so there is no need to wait long
-        fetcher.policy = replace(fetcher.policy, tries=min(fetcher.policy.tries, 3))
-    try:
-        found = fetcher.retry(lambda: _checked(spec, address, commit, fetcher), public_url(spec))
-    except Unreachable as error:
-        if commit is not None or before is None:
-            raise
-        message = "%s: %s; the commit %s is taken, as it was listed before"
-        _log.warning(message, address.requested, error.message, before.commit)
-        return before
-    if path is not None:
-        with writing_to(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(found._asdict()).encode())
-    return found
+    def checked() -> HubListing:
+        try:
+            return _ask(spec, address, commit, fetcher)
+        except (KeyError, TypeError, ValueError):
+            message = "the hub's response does not have the expected form"
+            hint = "check HF_ENDPOINT if it is set, and whether there is a proxy"
+            raise Transient(message, tries=3, error=SourceError(message, place=public_url(spec), hint=hint)) from None
 
-
-def _kept(path: Path | None) -> HubListing | None:
-    """A listing in the cache."""
-    try:
-        if path is not None:
-            record = json.loads(path.read_bytes())
-            files = [ListedObject(*one) for one in record["files"]]
-            return HubListing(record["commit"], files, record.get("card", ""))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        # It is ignored, and written again when the hub answers.
-        _log.warning("a list in the cache cannot be read: %s", path)
-    return None
-
-
-def _checked(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> HubListing:
-    try:
-        return _ask(spec, address, commit, fetcher)
-    except (KeyError, TypeError, ValueError):
-        message = "the hub's response does not have the expected form"
-        hint = "check HF_ENDPOINT if it is set, and whether there is a proxy"
-        raise Transient(message, tries=3, error=SourceError(message, place=public_url(spec), hint=hint)) from None
+    return fetcher.retry(checked, public_url(spec))
 
 
 def _ask(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> HubListing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import logging
 import os
 import re
 import stat
@@ -35,8 +34,6 @@ class LocalFiles(Tree):
         self._owned_by = lru_cache(64)(self._files_of)  # needed for a folder and then for the folders in it
         self._user = os.geteuid()
         self._named: dict[str, bool] = {}  # path → whether it is a folder
-        self._special = 0
-        self._first_special = ""
 
     def find(self, spec: str, found: Sources) -> Sources:
         """Return `found` with the files that a path, a folder or a pattern names."""
@@ -57,15 +54,6 @@ class LocalFiles(Tree):
             found.extend(Source(path, path, size, str(changed), form) for path, size, changed in files)
         self._note_named(spec, is_folder)
         return self._without_misfits(found, before, walk)
-
-    def warn(self) -> None:
-        """Log what was left out, once for all."""
-        if self._special:
-            logging.getLogger("shardmill").warning(
-                "left out: %s, which %s (a pipe is read if it is named itself)",
-                self._first_special + (f" and {self._special - 1:,} more" if self._special > 1 else ""),
-                "are no files" if self._special > 1 else "is no file",
-            )
 
     def _without_misfits(self, found: Sources, before: int, walk: Walk) -> Sources:
         """Leave out the JSON and CSV files of a folder that hold no records, if most of its files are others.
@@ -164,11 +152,7 @@ class LocalFiles(Tree):
 
     def _is_source(self, path: str, status: os.stat_result, link: bool) -> bool:
         """Whether a file found in a folder or by a pattern is a source; raises UsageError when it may not be read."""
-        if stat.S_ISDIR(status.st_mode) or (link and self._is_in_out(path)):
-            return False
-        if not stat.S_ISREG(status.st_mode):
-            self._special += 1
-            self._first_special = self._first_special or path
+        if not stat.S_ISREG(status.st_mode) or (link and self._is_in_out(path)):
             return False
         _check_access(path)
         return True

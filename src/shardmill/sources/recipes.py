@@ -1,7 +1,6 @@
 """Recipes: datasets by name, with the settings that their trainers expect.
 
-A recipe is data. Those that come with shardmill are in `recipes.toml`; one of your own is a TOML file, named as a
-source.
+A recipe is data, in `recipes.toml`.
 """
 
 from __future__ import annotations
@@ -25,13 +24,8 @@ from shardmill.python_sources import PythonSource
 from shardmill.storage import STDIN
 from shardmill.units import parse_bytes, parse_count, show_bytes, show_count
 
-_ENDING = ".toml"
 _BUILT_IN = Path(__file__).with_name("recipes.toml")
-_TEXTS = ("about", "home", "license")
-_KEYS = ("source", *_TEXTS, "bytes", "documents", "tokens", "options", "formats")
-# These depend on the machine or the call, not on the dataset.
-_NOT_SET = ("memory", "workers", "cache", "overwrite", "recipe")
-_SETTABLE = tuple(option.name for option in dataclasses.fields(Options) if option.name not in _NOT_SET)
+_KEYS = ("source", "about", "home", "license", "bytes", "documents", "tokens", "options", "formats")
 
 
 @dataclass(frozen=True)
@@ -82,34 +76,12 @@ def find_recipe(name: str) -> Recipe | None:
 
 
 def named_recipe(name: str) -> Recipe:
-    """Return a recipe by its name or its file; raise UsageError when there is none."""
-    found = read_recipe(name) if name.endswith(_ENDING) else find_recipe(name)
+    """Return a recipe by its name; raise UsageError when there is none."""
+    found = find_recipe(name)
     if found is None:
         hint = f"{did_you_mean(name, _listed_names(), 0.75)}`shardmill recipes` lists them"
         raise UsageError(f"there is no recipe `{name}`", hint=hint)
     return found
-
-
-def read_recipe(path: str) -> Recipe:
-    """Return a recipe from a file; its sources are relative to the file. Raise UsageError when something is wrong."""
-    try:
-        entry = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError("the recipe is not there", place=path) from error
-    except OSError as error:
-        raise UsageError(f"the recipe cannot be read: {error.strerror}", place=path) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the recipe is not valid TOML: {error}", place=path) from error
-    try:
-        _check(entry)
-        recipe = _recipe(path, entry)
-    except UsageError as error:
-        raise UsageError(error.message, place=path, hint=error.hint) from None
-    folder = os.path.dirname(path)
-    sources = (
-        one if "://" in one or find_recipe(one) is not None else os.path.join(folder, one) for one in recipe.source
-    )
-    return dataclasses.replace(recipe, source=tuple(sources))
 
 
 def apply_recipes(
@@ -123,14 +95,10 @@ def apply_recipes(
     sources: list[str | PythonSource] = []
     used: list[Recipe] = []
     for spec in specs:
-        recipe = None if isinstance(spec, PythonSource) else _recipe_for(spec, options)
+        recipe = None if isinstance(spec, PythonSource) else _recipe_for(spec)
         if recipe is not None:
             used.append(recipe)
-            for source in recipe.source:
-                inner = find_recipe(source)
-                sources += [source] if inner is None else inner.source
-        elif own is not None and isinstance(spec, str):
-            sources.append(_matching(spec, own))
+            sources += recipe.source
         else:
             sources.append(spec)
     settings = []
@@ -145,14 +113,10 @@ def shadowed(specs: Sequence[str]) -> list[str]:
     return [spec for spec in specs if os.path.lexists(spec) and find_recipe(spec) is not None]
 
 
-def _recipe_for(spec: str, options: dict[str, Any]) -> Recipe | None:
+def _recipe_for(spec: str) -> Recipe | None:
     """The recipe that a source names; None: it is an ordinary source."""
-    if spec == STDIN or "://" in spec or "\0" in spec:
+    if spec == STDIN or "://" in spec or "\0" in spec or os.path.lexists(spec):
         return None
-    if os.path.lexists(spec):
-        # A .toml file is a recipe if it is named itself and no input format is given; in a folder it is text.
-        is_recipe = spec.endswith(_ENDING) and os.path.isfile(spec) and options.get("input_format", "auto") == "auto"
-        return read_recipe(spec) if is_recipe else None
     recipe = find_recipe(spec)
     if recipe is None and not glob.has_magic(spec) and (near := did_you_mean(spec, _listed_names(), 0.75)):
         raise UsageError(
@@ -161,14 +125,6 @@ def _recipe_for(spec: str, options: dict[str, Any]) -> Recipe | None:
             hint=f"{near}`shardmill recipes` lists them",
         )
     return recipe
-
-
-def _matching(spec: str, recipe: Recipe) -> str:
-    """In a folder, only files with names like the recipe's are read: a downloaded folder also contains a README."""
-    pattern = os.path.basename(recipe.source[0])
-    if not os.path.isdir(spec) or not glob.has_magic(pattern):
-        return spec
-    return os.path.join(glob.escape(spec), "**", pattern)
 
 
 def _common_settings(settings: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
@@ -270,34 +226,3 @@ def _recipe(name: str, entry: dict[str, Any]) -> Recipe:
     parse = {"source": partial(names, "source"), "bytes": parse_bytes, "documents": parse_count, "tokens": parse_count}
     facts = {key: parse[key](entry[key]) if key in parse else entry[key] for key in _KEYS if key in entry}
     return Recipe(name, **facts)
-
-
-def _check(entry: dict[str, Any]) -> None:
-    """Raise UsageError if something in a recipe is wrong."""
-    _check_names(entry, _KEYS, "a recipe has no `{}`")
-    if not entry.get("source"):
-        raise UsageError("the recipe has no `source`", hint='say what is read: source = "folder/*.parquet"')
-    if any(one.endswith(_ENDING) for one in names("source", entry["source"])):
-        raise UsageError("the source of a recipe cannot be another recipe's file")
-    for key in _TEXTS:
-        if not isinstance(entry.get(key, ""), str):
-            raise UsageError(f"`{key}` is not a text")
-    options, formats = entry.get("options", {}), entry.get("formats", {})
-    for key, table in (("options", options), ("formats", formats)):
-        if not isinstance(table, dict):
-            raise UsageError(f"`{key}` is not a table", hint=f"begin a line with [{key}] and write the settings below")
-    _check_names(formats, FORMATS, "there is no output format `{}`")
-    for format, settings in formats.items():
-        if not isinstance(settings, dict):
-            raise UsageError(f"`formats.{format}` is not a table")
-        if "format" in settings:
-            raise UsageError(f"`formats.{format}` cannot choose a format")
-    for settings in (options, *({**options, **settings} for settings in formats.values())):
-        _check_names(settings, _SETTABLE, "a recipe cannot set `{}`")
-        Options.of(settings)
-
-
-def _check_names(entry: dict[str, Any], known: tuple[str, ...], message: str) -> None:
-    for key in entry:
-        if key not in known:
-            raise UsageError(message.format(key), hint=f"{did_you_mean(key, known)}there are: {', '.join(known)}")

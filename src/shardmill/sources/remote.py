@@ -46,16 +46,14 @@ def find_remote(
     spec: str,
     rules: Rules,
     pinned: Mapping[str, str],
-    cache: str | None,
     out: str,
     owned: Owned,
     requested: dict[str, str],
 ) -> Iterator[Source]:
     """Yield the files that a URL names. Raise UsageError when there is none, SourceError when a server refuses it.
 
-    If the hub cannot be reached, an earlier listing is taken from the `cache`, if there is one. `out`: the URL of the
-    output, which is skipped if it is below a folder or matches a pattern. Files in a bucket that are `owned` by a
-    dataset are skipped too. `requested`: is told which revision at the hub was asked for.
+    `out`: the URL of the output, which is skipped if it is below a folder or matches a pattern. Files in a bucket that
+    are `owned` by a dataset are skipped too. `requested`: is told which revision at the hub was asked for.
     """
     scheme = scheme_of(spec)
     if scheme not in ("hf", *WEB, *BUCKETS):
@@ -64,7 +62,7 @@ def find_remote(
         raise UsageError(f"there is no kind of source `{scheme}://`", hint=hint)
     with Fetcher(retries=_LoggedRetries()) as fetcher:
         if scheme == "hf":
-            yield from _at_hub(spec, rules, pinned, cache, fetcher, requested)
+            yield from _at_hub(spec, rules, pinned, fetcher, requested)
         else:
             yield from _in_bucket(spec, rules, fetcher, out, owned)
 
@@ -103,11 +101,11 @@ class _LoggedRetries(Retries):
 
 
 def _at_hub(
-    spec: str, rules: Rules, pinned: Mapping[str, str], cache: str | None, fetcher: Fetcher, requested: dict[str, str]
+    spec: str, rules: Rules, pinned: Mapping[str, str], fetcher: Fetcher, requested: dict[str, str]
 ) -> Iterator[Source]:
     address = HubAddress.parse(spec)
     commit: str | None = address.revision if address.is_commit else pinned.get(address.requested)
-    listing = list_hub(spec, address, commit, cache, fetcher)
+    listing = list_hub(spec, address, commit, fetcher)
     files: Iterable[Found] = listing.files
     if [one.path for one in listing.files] != [address.path]:
 
@@ -134,8 +132,6 @@ def _in_bucket(spec: str, rules: Rules, fetcher: Fetcher, out: str, owned: Owned
     if single is not None:
         found = [single]
     else:
-        # Listing everything below takes a request per thousand objects; folder by folder it would be one per folder.
-        deep = not pattern or "**" in pattern or "/" in pattern
 
         def is_needed(name: str) -> bool:
             return not pattern or name.endswith(_MANIFEST) or _matches(name.split("/"), path.split("/"))
@@ -145,7 +141,7 @@ def _in_bucket(spec: str, rules: Rules, fetcher: Fetcher, out: str, owned: Owned
             data = fetcher.read(Source(name, name, one.size, one.version), 0, min(one.size, CARD_BYTES))
             return data.decode("utf-8", "replace")
 
-        rows = fetcher.retry(lambda: fetcher.bucket(spec).list(root, is_needed, deep=deep), spec)
+        rows = fetcher.retry(lambda: fetcher.bucket(spec).list(root, is_needed), spec)
         inside = path_in_bucket(out) if (scheme_of(out), host_of(out)) == (scheme, bucket) else None
         kept = _without_datasets(rows, root, inside, lambda folder: owned(f"{scheme}://{bucket}/{folder}".rstrip("/")))
         found = _chosen(kept, path, spec, rules, beginning)

@@ -12,7 +12,7 @@ from shardmill.errors import UsageError
 from shardmill.source_list import Skipped
 from shardmill.sources.cards import CARD
 from shardmill.sources.dataset_files import METADATA
-from shardmill.sources.first_look import FirstLook, TwinCount, Twins
+from shardmill.sources.first_look import FirstLook, Twins
 from shardmill.sources.layouts import Copy, Layout, check_splits, copy_in, layout_of
 from shardmill.sources.names import SHARD, UNCOUNTED, Choice, is_housekeeping, kind_of
 from shardmill.storage import sorted_rows
@@ -37,7 +37,7 @@ class Rules:
         self, input_format: str, text_field: str, include: Sequence[str], exclude: Sequence[str], skipped: Skipped
     ) -> None:
         self.input_format, self.skipped = input_format, skipped
-        self.choice, self.look, self.twins = Choice(include, exclude), FirstLook(input_format, text_field), TwinCount()
+        self.choice, self.look, self.twins = Choice(include, exclude), FirstLook(input_format, text_field), Twins()
 
     def kind(self, name: str, below: str, is_folder: bool) -> str:
         """Why a file or folder is not read, as a kind. `below`: the path of its folder below the source."""
@@ -56,7 +56,7 @@ class Rules:
 
     def matching(self, entries: Iterable[Entry], pattern: str, hint: str | None = None) -> Iterator[Found]:
         """Yield the files among those that match a pattern. `hint`: for the error if there are none."""
-        last, found, twins = "", 0, Twins(self.twins, "")
+        last, found = "", 0
         for path, size, version, kind in sorted_rows(entries):
             if path == last:  # `**` may give one twice
                 continue
@@ -65,10 +65,8 @@ class Rules:
                 self.skipped.add(kind, path)
                 continue
             found += 1
-            folder, name = os.path.split(path)
-            if folder != twins.folder:
-                twins = Twins(self.twins, folder)
-            twins.check(name)
+            folder, slash, name = path.rpartition("/")
+            self.twins.check(folder + slash, name)
             yield path, size, version
         if not found:
             hint = _NO_CHOICE if last and self.choice.given else hint
@@ -136,7 +134,6 @@ class _Frame(NamedTuple):
     copy: Copy | None
     is_plain: bool
     """It has no layout in which files are chosen."""
-    twins: Twins
 
 
 class Walk:
@@ -151,12 +148,12 @@ class Walk:
         """Yield the files below a folder that are read, in the order of their names."""
         look, skipped = self._rules.look, self._rules.skipped
         before, found, length = skipped.files, 0, len(os.path.join(root, ""))
-        sure = look.sure
+        sure, check_twins = look.sure, self._rules.twins.check
         # Folders may be nested a thousand deep, so this is not recursive.
         frames = [self._frame(root, "", None)]
         while frames:
             frame = frames[-1]
-            prefix, is_plain, check_twins = frame.prefix, frame.is_plain, frame.twins.check
+            prefix, is_plain = frame.prefix, frame.is_plain
             for name, size, version, kind in frame.entries:  # continues where it was left
                 path = prefix + name
                 # Most names are enough, and then nothing more is asked.
@@ -172,7 +169,7 @@ class Walk:
                     if look.is_misfit:
                         self.misfits.append(found)
                         look.is_misfit = False
-                check_twins(name)
+                check_twins(prefix, name)
                 found += 1
                 yield path, size, version
             else:
@@ -191,7 +188,7 @@ class Walk:
         if layout is None and copy is None and markers & {"train", SHARD}:
             check_splits(tree, folder, below, choice, skipped)
         prefix, is_plain = os.path.join(folder, ""), layout is None and copy is None
-        return _Frame(prefix, entries, layout, copy, is_plain, Twins(self._rules.twins, prefix))
+        return _Frame(prefix, entries, layout, copy, is_plain)
 
     def _layout(self, frame: _Frame) -> Layout:
         """What the layout of a folder leaves out; `--include` overrides a choice between splits."""

@@ -59,7 +59,7 @@ class Hub:
             raise Unreachable(
                 "HF_HUB_OFFLINE is set, so that nothing is asked",
                 place=source.name,
-                hint="unset it; or run once with `--cache DIR`, which then suffices",
+                hint="unset it; or name the folder of a download, such as that of `hf download`",
             )
 
     def check_version(self, source: Source, response: Any) -> None:

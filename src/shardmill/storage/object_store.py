@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -92,47 +93,23 @@ class ObjectStore(Objects, Store):
         return self._request(name, lambda: int(self.client().head(name)["size"]))
 
     def put(self, name: str, data: bytes) -> None:
-        def send() -> None:
-            version = _version(self.client(sending=True).put(name, data, use_multipart=False))
-            if self._confirmed(name, data, version) is None:
-                raise _not_stored(f"{self.url}/{name}")
-
-        self._request(name, send)
-
-    def _confirmed(self, name: str, data: bytes, version: Version) -> Version | None:
-        """Return the version of an object that was just written, or None if the store does not have it.
-
-        The answer to a write may be an error with the status of success. One object may have two ETags.
-        """
-        try:
-            if _version(self.client().head(name)) == version:
-                return version
-            got = self.client().get(name)
-            return _version(got.meta) if bytes(got.bytes()) == data else None
-        except FileNotFoundError:
-            return None
+        self._request(name, lambda: self.client(sending=True).put(name, data, use_multipart=False))
 
     def create(self, name: str, data: bytes) -> bool:
         return self.compare_and_swap(name, data, None) is not None
 
-    def compare_and_swap(
-        self, name: str, data: bytes, before: Version | None, content: bytes | None = None
-    ) -> Version | None:
+    def compare_and_swap(self, name: str, data: bytes, before: Version | None) -> Version | None:
         """Replace version `before` (None: nothing) of a small object; return None when there is another version.
 
         `data` must differ from everything that others may write: if it is there, this call wrote it, and only the
-        response was lost. `content`: that of version `before`, since a store or a proxy may give one object two ETags.
+        response was lost.
         """
 
         def put() -> Version | None:
-            nonlocal before
-            failed: Exception
+            failed: Transient
             try:
                 with self.translated_errors(name):
-                    version = _version(self.client().put(name, data, mode=before or "create"))
-                    if (confirmed := self._confirmed(name, data, version)) is not None:
-                        return confirmed
-                failed = _not_stored(f"{self.url}/{name}")
+                    return _version(self.client().put(name, data, mode=before or "create"))
             except Transient as error:
                 failed = error
             except (Conflict, FileNotFoundError):
@@ -143,9 +120,7 @@ class ObjectStore(Objects, Store):
             found = self.read_version(name)
             if found and found[0] == data:
                 return found[1]
-            if found and found[0] == content:
-                before = found[1]
-            elif (found[1] if found else None) != before:
+            if (found[1] if found else None) != before:
                 return None
             raise failed
 
@@ -195,25 +170,22 @@ class ObjectStore(Objects, Store):
             self.upload_file(name, folder / file, sent=sent or (lambda size: None))
 
     def download(self, name: str) -> Iterator[bytes]:
-        """Yield an object in blocks of about a megabyte; raise OutputError when it is replaced meanwhile."""
-        download = _Download(self.client(), name)
-        while download.size is None or download.offset < download.size:
-            block = self._request(name, download.next_block)
-            if not block and download.size:
-                raise OutputError("the object is shorter than it should be", place=f"{self.url}/{name}")
-            yield block
+        """Yield an object in blocks; raise FileNotFoundError, or OutputError when it is replaced meanwhile."""
+        found = self._request(name, lambda: self.find(name))
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        for start in range(0, found.size, _PART):
+            yield self._request(name, partial(self.read_range, found, start, min(found.size, start + _PART)))
 
     def list_folders(self, folders: Iterable[str]) -> dict[str, int]:
-        return {name: size for folder in folders for name, size in self._list(folder, deep=False)}
+        wanted = set(folders)
+        return {name: size for name, size in self.list_tree("") if name.rpartition("/")[0] in wanted}
 
     def list_tree(self, folder: str) -> list[tuple[str, int]]:
-        return self._list(f"{folder}/", deep=True)
-
-    def _list(self, folder: str, *, deep: bool) -> list[tuple[str, int]]:
         def listed() -> list[tuple[str, int]]:
-            return [(entry["path"], entry["size"]) for entry in self.entries(folder, deep=deep)]
+            return [(entry["path"], entry["size"]) for entry in self.entries(folder)]
 
-        return self._request(folder.rstrip("/"), listed)
+        return self._request(folder, listed)
 
     def delete(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -263,40 +235,6 @@ class ObjectStore(Objects, Store):
         return answer
 
 
-class _Download:
-    """An object that is read block by block; after an error the next call continues at the same offset."""
-
-    def __init__(self, client: Any, name: str) -> None:
-        self._client, self._name = client, name
-        self.offset = 0
-        self.size: int | None = None
-        self._version: Version = {}
-        self._stream: Iterator[Any] | None = None
-
-    def next_block(self) -> bytes:
-        """Raise Conflict when the object was replaced since the first block."""
-        try:
-            if self._stream is None:
-                self._stream = self._open()
-            block = bytes(next(self._stream, b""))
-        except BaseException:
-            self._stream = None
-            raise
-        self.offset += len(block)
-        return block
-
-    def _open(self) -> Iterator[Any]:
-        options: dict[str, Any] = {"range": {"offset": self.offset}} if self.offset else {}
-        if self.offset and "e_tag" in self._version:
-            options["if_match"] = self._version["e_tag"]
-        got = self._client.get(self._name, options=options)
-        if self.offset == 0:
-            self.size, self._version = int(got.meta["size"]), _version(got.meta)
-        elif _version(got.meta) != self._version:
-            raise Conflict
-        return iter(got.stream(min_chunk_size=1 << 20))
-
-
 def check_size(name: str, size: int, url: str) -> None:
     """Raise OutputError when an object would be too large to be uploaded in parts that fit in memory."""
     if size > LARGEST_OBJECT:
@@ -313,11 +251,6 @@ def _request_failed(error: Transient, tries: int, place: str) -> OutputError:
         place=place,
         hint="run the same command again when the store can be reached",
     )
-
-
-def _not_stored(place: str) -> Transient:
-    message = "the store accepts an object and does not keep it"
-    return Transient(message, tries=8, error=OutputError(message, place=place))
 
 
 def _version(meta: Any) -> Version:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import chain, count, pairwise
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.errors import OutputError, SourceError, UsageError
@@ -98,16 +98,13 @@ class Objects:
                 raise self._error("the settings for the store do not suffice", place=self.url, hint=hint) from None
         return self._clients[key]
 
-    def entries(self, folder: str, *, deep: bool) -> Iterator[Any]:
-        """Yield the library's description of each object directly in a folder, or anywhere below it.
+    def entries(self, folder: str) -> Iterator[Any]:
+        """Yield the library's description of each object anywhere below a folder.
 
         Raise Transient when a list repeats itself, has no end or has lost its end. The library takes any XML for a page
         of a list, and one without objects for the last page. So an end counts only if another list, in which the last
         object is found, has nothing after it. Azure's pages have a form that the library checks.
         """
-        if not deep:
-            yield from self._entries_in(folder)
-            return
         last = ""
         for round in count(1):
             before = last
@@ -118,34 +115,11 @@ class Objects:
             if self._kind == "azure" or (last == before and (last or round > 1)):
                 return
 
-    def _entries_in(self, folder: str) -> list[Any]:
-        """The objects directly in a folder."""
-        found = self._list_folder(folder)
-        if self._kind != "azure":
-            found = found if any(found.values()) else self._list_folder(folder)
-            lost = any(found.values()) and next(self._entries_after(folder, self._last_below(found)), None)
-            if lost:
-                raise self._unsound("the store's list is not whole", lost[0])
-        objects = list(found["objects"])
-        if len({entry["path"] for entry in objects}) < len(objects):
-            raise self._unsound("the store's list names an object twice", folder)
-        return objects
-
-    def _last_below(self, found: Any) -> str:
-        """The path of the last object in a list of a folder, or in the last of the folders in it."""
-        while True:
-            names = [entry["path"] for entry in found["objects"]] + [f"{name}/" for name in found["common_prefixes"]]
-            last = max(names, default="")
-            if names and not last.endswith("/"):
-                return last
-            if not names:
-                raise self._unsound("the store's list of a folder is empty", "")
-            found = self._list_folder(last.rstrip("/"))
-
     def _entries_after(self, folder: str, after: str) -> Iterator[tuple[str, Any]]:
         """Yield the objects below a folder, with their keys, after the one with this key, which must be listed too."""
         found, first, last = not after, "", ""
-        for page in self._pages(folder, _shortly_before(after)):
+        pages = self.client(many=True).list(folder or None, offset=_shortly_before(after) or None, chunk_size=1000)
+        while page := self._in_time(lambda: next(pages, ()), folder):
             for entry in page:
                 path = entry["path"]
                 # `NAME/`, an empty object that marks a folder, is listed as `NAME`.
@@ -163,14 +137,6 @@ class Objects:
     def _unsound(self, message: str, path: str) -> Transient:
         hint = "run the same command again when the store is well"
         return Transient(message, tries=3, error=self._error(message, place=f"{self.url}/{path}", hint=hint))
-
-    def _list_folder(self, folder: str) -> Any:
-        return self._in_time(lambda: self.client(many=True).list_with_delimiter(folder or None), folder)
-
-    def _pages(self, folder: str, offset: str) -> Iterator[Any]:
-        pages = self.client(many=True).list(folder or None, offset=offset or None, chunk_size=1000)
-        while page := self._in_time(lambda: next(pages, ()), folder):
-            yield page
 
     def _in_time(self, call: Callable[[], T], folder: str) -> T:
         """Return what a call for a list gives; raise Transient when it takes too long.
@@ -207,42 +173,41 @@ class Objects:
         except FileNotFoundError:
             return None
 
-    def list(self, folder: str, wanted: Callable[[str], Any], *, deep: bool) -> PackedRows:
-        """Return the wanted objects in a folder, or anywhere below it, each as a ListedObject: all, or an error."""
+    def list(self, folder: str, wanted: Callable[[str], Any]) -> PackedRows:
+        """Return the wanted objects anywhere below a folder, each as a ListedObject: all, or an error."""
         below = f"{folder}/" if folder else ""
         with self.translated_errors(folder):
-            entries = (entry for entry in self.entries(folder, deep=deep) if entry["path"].startswith(below))
-            pairs = pairwise(chain(map(_listed, entries), [None]))
-            return PackedRows(
-                one for one, following in pairs if one and wanted(one.path) and not self._is_marker(one, following)
-            )
+            listed = (_listed(entry) for entry in self.entries(folder) if entry["path"].startswith(below))
+            return PackedRows(one for one in listed if wanted(one.path) and not _may_mark_folder(one))
 
     def fetch(self, source: Source, start: int, end: int) -> bytes:
         """Return the bytes of a range of a source; raise SourceError when it is not as it was found."""
-        path, scheme = path_in_bucket(source.path), scheme_of(source.path)
-        options: dict[str, Any] = {"range": (start, end)}
-        if source.version and not source.version.startswith("W/"):
-            options["if_match"] = f'"{source.version}"'
+        found = ListedObject(path_in_bucket(source.path), source.size or 0, source.version)
         try:
-            with self.translated_errors(path):
-                got = self.client().get(path, options=options)
-                if _listed(got.meta)[1:] != (source.size, source.version):
-                    raise seems_changed(source)
-                data = bytes(got.bytes())
+            with self.translated_errors(found.path):
+                return self.read_range(found, start, end)
         except Conflict:
             raise seems_changed(source) from None
+
+    def read_range(self, found: ListedObject, start: int, end: int) -> bytes:
+        """Return the bytes of a range of an object; raise Conflict when it is not the one that was found."""
+        options: dict[str, Any] = {"range": (start, end)}
+        if found.version and not found.version.startswith("W/"):
+            options["if_match"] = f'"{found.version}"'
+        got = self.client().get(found.path, options=options)
+        if _listed(got.meta)[1:] != found[1:]:
+            raise Conflict
+        data = bytes(got.bytes())
         if len(data) < end - start:
-            raise Transient(f"{scheme} gave {len(data):,} of {end - start:,} bytes")
+            raise Transient(f"{scheme_of(self.url)} gave {len(data):,} of {end - start:,} bytes")
         if len(data) > end - start:
-            raise seems_changed(source)
+            raise Conflict
         return data
 
-    def _is_marker(self, one: ListedObject, following: ListedObject | None) -> bool:
-        """Whether it only marks a folder: an empty object `NAME/`, which the library lists as `NAME`."""
-        if one.size or "." in one.path.rpartition("/")[2]:
-            return False
-        has_files = following is not None and following.path.startswith(f"{one.path}/")
-        return has_files or self.find(one.path) is None
+
+def _may_mark_folder(one: ListedObject) -> bool:
+    """Whether it may only mark a folder: an empty object `NAME/`, which the library lists as `NAME`."""
+    return not one.size and "." not in one.path.rpartition("/")[2]
 
 
 def _shortly_before(key: str) -> str:

@@ -28,10 +28,6 @@ _MAX_REMEMBERED = 64
 _LARGEST_PAGE = 64 << 20  # of the hub's API
 
 
-class NoRanges(SourceError):
-    """The server sends only whole files, no ranges."""
-
-
 class WebStore:
     """Any thread may call it. Its methods raise Transient where another attempt may succeed, else SourceError."""
 
@@ -68,34 +64,30 @@ class WebStore:
 
     def fetch(self, source: Source, start: int, end: int) -> bytearray:
         """Return the bytes of a range."""
-        data, filled = bytearray(end - start), 0
-        for block in self.stream(source, start, end):
-            data[filled : filled + len(block)] = block
-            filled += len(block)
-        return data
-
-    def stream(self, source: Source, start: int, end: int) -> Iterator[bytes]:
-        """Yield the bytes of a range as they come; raise NoRanges if the server gives only the whole file."""
-        left = end - start
+        size = end - start
+        data, filled = bytearray(size), 0
         with self._get(source, {"Range": f"bytes={start}-{end - 1}"}) as response:
             whole = response.status_code == 200
             if whole and start > 0:
                 # One of several servers may have ignored the range. Reading up to its start each time would make the
                 # traffic grow with the square of the size.
-                error = NoRanges("the server gives no parts of the file", place=source.name, hint=_DOWNLOAD)
+                message = "the server gives no parts of the file"
+                error = SourceError(message, place=source.name, hint="download the file first")
                 raise Transient(f"{_host(source)} sent the whole file in place of a part", tries=3, error=error)
             _check_range(source, response, start)
             more_follows = whole and end < (source.size or 0)
             for block in self._blocks(source, response.iter_raw()):
-                if len(block) > left and not more_follows:
+                if filled + len(block) > size and not more_follows:
                     reason = f"{_host(source)} sent more than was asked for"
                     raise Transient(reason, tries=3, error=changed_error(source))
-                yield block[:left]
-                left -= min(left, len(block))
-                if more_follows and not left:
-                    return
-        if left:
-            raise Transient(f"{_host(source)} sent {end - start - left:,} of {end - start:,} bytes")
+                taken = block[: size - filled]
+                data[filled : filled + len(taken)] = taken
+                filled += len(taken)
+                if more_follows and filled == size:
+                    break
+        if filled < size:
+            raise Transient(f"{_host(source)} sent {filled:,} of {size:,} bytes")
+        return data
 
     def ask_hub_api(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
         """Return the hub's response to an API path, or to a URL from it, and the URL of the next page, if any."""
@@ -263,9 +255,6 @@ def _refusal(url: str, status: int) -> SourceError:
     elif status in (404, 410):
         message = "the source is not there"
     return SourceError(message, place=public_url(url), hint=hint)
-
-
-_DOWNLOAD = "add `--cache DIR`: then the file is fetched whole, and read from there"
 
 
 def _host(source: Source) -> str:

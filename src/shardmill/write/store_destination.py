@@ -78,8 +78,6 @@ class StoreDestination(Destination):
         self._run = secrets.token_hex(6)
         self._record: dict[str, Any] | None = None
         self._version: Version | None = None
-        self._content = b""
-        """Of the journal, as this run has found it or written it last."""
         self._serial = 0
         self._unfinished = UnfinishedFiles(store, self.folder, self._run)
         self._pushed = time.monotonic()
@@ -136,9 +134,9 @@ class StoreDestination(Destination):
         found = self._store.read_version(_JOURNAL)
         if found is None:
             return
-        self._content, self._version = found
+        content, self._version = found
         try:
-            record = json.loads(self._content)
+            record = json.loads(content)
             plan, files, state, self._unfinished.table = (record[key] for key in _RECORDED)
         except (ValueError, KeyError, TypeError):
             if overwrite:
@@ -314,15 +312,13 @@ class StoreDestination(Destination):
         self._serial += 1
         self._record = {**record, "run": self._run, "serial": self._serial}
         data = json.dumps(self._record, separators=(",", ":")).encode()
-        version = self._store.compare_and_swap(_JOURNAL, data, self._version, self._content)
-        if version is None:
+        self._version = self._store.compare_and_swap(_JOURNAL, data, self._version)
+        if self._version is None:
             raise self._taken_over()
-        self._version, self._content = version, data
 
     def _check_owner(self) -> None:
         """Raise OutputError when another run has replaced the journal."""
-        # One object may have two ETags.
-        if self._store.version(_JOURNAL) != self._version and self._store.read(_JOURNAL) != self._content:
+        if self._store.version(_JOURNAL) != self._version:
             raise self._taken_over()
 
     def _taken_over(self) -> OutputError:
