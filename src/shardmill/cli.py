@@ -289,8 +289,7 @@ def tokenizers(as_json: bool) -> None:
         return
     print_line(f"{'name':<14}{'vocabulary':>11}  {'engine':<12}{'source':<40}")
     for one in listed:
-        here = one.source if one.available else f"{one.source} (not downloaded yet)"
-        print_line(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{here}")
+        print_line(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{one.source}")
 
 
 @shardmill.command(short_help="list the recipes for well-known datasets")

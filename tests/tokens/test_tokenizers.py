@@ -12,7 +12,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import UsageError
-from shardmill.tokens import Tokenizer, list_tokenizers, load_tokenizer, rank_files, self_check
+from shardmill.tokens import Tokenizer, load_tokenizer, rank_files, self_check
 from shardmill.tokens.loading import PUBLISHED
 from shardmill.write import as_text
 from tests.tokens.hard import lists, rows, run
@@ -71,18 +71,10 @@ def test_a_name_is_found_in_tiktokens_cache_and_without_it_the_error_says_what_t
     with pytest.raises(UsageError) as caught:
         load_tokenizer("cl100k_base")
     assert "cl100k_base.tiktoken" in str(caught.value.hint)
-    assert {item.name: item.available for item in list_tokenizers()} == {
-        "gpt2": True,
-        "r50k_base": True,
-        "p50k_base": True,
-        "cl100k_base": False,
-        "o200k_base": False,
-    }
     url = "https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken"
     cached = tmp_path / hashlib.sha1(url.encode()).hexdigest()
     cached.write_bytes(rank_file("cl100k_base.tiktoken").read_bytes())
     assert load_tokenizer("cl100k_base").largest_id == 100276
-    assert [item.available for item in list_tokenizers() if item.name == "cl100k_base"] == [True]
 
 
 def test_a_rank_file_of_ones_own_needs_a_pattern(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from shardmill.storage.files import (
     PARTIAL,
     PartialFile,
     Written,
-    as_file,
     file_blocks,
     sync_folder,
     write_whole,

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import secrets
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -166,20 +165,6 @@ def writing_to(path: Path) -> Iterator[None]:
 def writing_temporary_files() -> AbstractContextManager[None]:
     """Return `writing_to` for the folder of temporary files."""
     return writing_to(Path(os.environ.get("TMPDIR") or "/tmp"))
-
-
-@contextmanager
-def as_file(data: bytes) -> Iterator[str]:
-    """Give the path of a file with these bytes, for a library that takes only paths; in memory if the system can."""
-    if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
-        with writing_to(Path("/dev/shm")), open(os.memfd_create("shardmill"), "wb") as file:
-            file.write(data)
-            file.flush()
-            yield f"/proc/self/fd/{file.fileno()}"
-    else:
-        with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
-            (Path(folder) / "data").write_bytes(data)
-            yield str(Path(folder) / "data")
 
 
 def file_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:

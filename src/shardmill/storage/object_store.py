@@ -92,9 +92,6 @@ class ObjectStore(Objects, Store):
     def size(self, name: str) -> int:
         return self._request(name, lambda: int(self.client().head(name)["size"]))
 
-    def put(self, name: str, data: bytes) -> None:
-        self._request(name, lambda: self.client(sending=True).put(name, data, use_multipart=False))
-
     def create(self, name: str, data: bytes) -> bool:
         return self.compare_and_swap(name, data, None) is not None
 
@@ -129,7 +126,8 @@ class ObjectStore(Objects, Store):
     def upload(self, name: str, blocks: Callable[[], Iterable[bytes]], size: int) -> None:
         """Write an object of any size. It appears when it is whole; a failed upload leaves nothing."""
         if size <= _PART:
-            self.put(name, b"".join(blocks()))
+            data = b"".join(blocks())
+            self._request(name, lambda: self.client(sending=True).put(name, data, use_multipart=False))
             return
         part = max(_PART, -(-size // _PARTS))
         check_size(name, size, self.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -11,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.core import Model, merge_rows
-from shardmill.errors import UsageError
+from shardmill.errors import OutputError, UsageError
 from shardmill.extras import needs
-from shardmill.storage import as_file
+from shardmill.storage import writing_temporary_files
 from shardmill.tokens import backends, schemes, self_check
 from shardmill.tokens.sentencepiece_files import piece_bytes
 from shardmill.tokens.tokenizers import BytePairTokenizer, Reference
@@ -122,8 +123,12 @@ class Library:
             text = json.dumps({**rules, "truncation": None, "padding": None}).encode()
         try:
             # There is no `from_str` since 1.0.
-            with as_file(text) as path:
-                made = factory.from_file(str(path))
+            with writing_temporary_files(), tempfile.NamedTemporaryFile(prefix="shardmill-") as file:
+                file.write(text)
+                file.flush()
+                made = factory.from_file(file.name)
+        except OutputError:
+            raise
         except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
             release = self_check.version("tokenizers")
             raise UsageError(f"`tokenizers` {release} cannot read this tokenizer.json: {error}", place=place) from None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING
 from shardmill.arguments import did_you_mean
 from shardmill.errors import UsageError
 from shardmill.extras import needs
-from shardmill.storage import writing_temporary_files
 from shardmill.tokens import rank_files
 from shardmill.tokens.json_files import JsonTokenizer
 from shardmill.tokens.rank_files import RankTokenizer
@@ -95,7 +92,6 @@ class ListedTokenizer:
     vocab_size: int
     engine: str
     source: str
-    available: bool
 
 
 def list_tokenizers() -> list[ListedTokenizer]:
@@ -106,7 +102,6 @@ def list_tokenizers() -> list[ListedTokenizer]:
             known.vocab_size,
             "core",
             "in this package" if name in BUILT_IN else "tiktoken's cache or the network",
-            name in BUILT_IN or _cached(name),
         )
         for name, known in PUBLISHED.items()
     ]
@@ -179,16 +174,6 @@ def _ranks_of(name: str) -> bytes:
             hint=f"fetch it elsewhere and give the file: --tokenizer {name}.tiktoken",
         ) from None
     return text
-
-
-def _cached(name: str) -> bool:
-    """Return whether tiktoken's cache has the vocabulary, which is in one of these folders under the URL's hash."""
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
-    if folder is None:
-        with writing_temporary_files():
-            folder = os.path.join(tempfile.gettempdir(), "data-gym-cache")
-    address = hashlib.sha1(_ADDRESS.format(name).encode()).hexdigest()
-    return bool(folder) and os.path.exists(os.path.join(folder, address))
 
 
 def _from_folder(folder: Path, pattern: str | None, specials: str) -> Tokenizer:
