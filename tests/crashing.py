@@ -342,6 +342,7 @@ def parts_of_this_process(plan: Any, memory: str = "600MB") -> Any:
     """Makes parts when they are asked for, in this process: the n-th step is always the same."""
     from shardmill.cluster import make_part
     from shardmill.cluster.parts import PlannedParts
+    from shardmill.write import Manifest
 
     class OfThisProcess(PlannedParts):
         complete = False
@@ -350,7 +351,7 @@ def parts_of_this_process(plan: Any, memory: str = "600MB") -> Any:
             super().__init__(plan)
             self.made: list[int] = []
 
-        def manifest(self, number: int) -> dict[str, Any]:
+        def manifest(self, number: int) -> Manifest:
             if self.find(number) is None:
                 make_part(plan.out, number, memory=memory)
                 self.made.append(number)

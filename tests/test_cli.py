@@ -169,7 +169,7 @@ def test_tokenizers_are_listed() -> None:
 def test_the_summary_of_an_ordinary_run_fits_a_terminal(tmp_path: Path) -> None:
     result = shardmill.prepare(write_jsonl(tmp_path / "a.jsonl", documents(300)), tmp_path / "out", format="shards")
     for split in result.manifest["splits"].values():
-        split.update(tokens=split["tokens"] * 1000, documents=split["documents"] * 1000)
+        split["tokens"], split["documents"] = split["tokens"] * 1000, split["documents"] * 1000
     rows = [line for line in as_text(result).splitlines() if line.split()[0] in ("train", "val")]
     assert len(rows) == 2 and len({line.index(" tokens ") for line in rows}) == 1
     assert max(map(len, rows)) <= 80

@@ -15,7 +15,7 @@ from shardmill.write.useless_val import val_warnings
 from tests.corpus import documents, random_words, write_jsonl
 
 
-def described(val: str, train: tuple[int, int], held_out: tuple[int, int]) -> dict[str, Any]:
+def described(val: str, train: tuple[int, int], held_out: tuple[int, int]) -> Any:
     """A manifest with the tokens and documents of each split."""
     splits = {
         name: {"tokens": tokens, "documents": number}

@@ -71,7 +71,7 @@ def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(
     plan_parts(source, url, parts=2, **OPTIONS)
     publish, woken = Place.publish, list[str]()
 
-    def late(self: Place, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
+    def late(self: Place, name: str, folder: Path, manifest: Any, **more: Any) -> bool:
         if not woken:
             woken.append(name)
             machines("faster")
@@ -190,7 +190,7 @@ def test_parts_are_made_in_the_cache_that_was_given_and_killed_copies_are_remove
     make_part(url, 1, memory=MEMORY)
     publish = Place.publish
 
-    def seen(self: Place, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
+    def seen(self: Place, name: str, folder: Path, manifest: Any, **more: Any) -> bool:
         made_in.append(folder)
         return publish(self, name, folder, manifest, **more)
 

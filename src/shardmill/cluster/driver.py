@@ -23,7 +23,7 @@ from shardmill.options import Options
 from shardmill.run import resident, settle_allocator
 from shardmill.storage import is_url
 from shardmill.units import parse_bytes, show_seconds
-from shardmill.write import Done, Progress, Result, open_destination, progress_of
+from shardmill.write import Done, Manifest, Progress, Result, open_destination
 
 # Seconds without progress after which a part is given up and made again. A source is retried for two minutes.
 _PATIENCE = 300.0
@@ -45,7 +45,7 @@ def prepare_in_parts(
     parallel: int | None = None,
     ray_address: str | None = None,
     ray_resources: str | None = None,
-    progress: Progress | bool | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Result:
     """Do what `prepare` does in parts: plan, make them with an executor, merge. The same call resumes an earlier one.
@@ -55,7 +55,7 @@ def prepare_in_parts(
     those of the dataset, and nothing is merged.
     """
     started = time.monotonic()
-    shown = progress_of(progress)
+    progress = progress or Progress()
     chosen = Options.typed(options)
     settings = {"parallel": parallel, "ray_address": ray_address, "ray_resources": ray_resources}
     given = {name: value for name, value in settings.items() if value is not None}
@@ -75,7 +75,7 @@ def prepare_in_parts(
         return Result(open_destination(out).shown, manifest, already=True)
     settle_allocator()
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
-    driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), runs, shown)
+    driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), runs, progress)
     before = driver.done().bytes
     with driver.running():
         result = merge_parts(PartsBeingMade(plan, driver), plan, driver.merge_progress(), memory=memory)
@@ -102,7 +102,7 @@ class PartsBeingMade(PlannedParts):
         super().__init__(whole)
         self._driver = driver
 
-    def manifest(self, number: int) -> dict[str, Any]:
+    def manifest(self, number: int) -> Manifest:
         while True:
             while not self._driver.has_part(number):
                 self._driver.step(_TICK)

@@ -43,6 +43,8 @@ from shardmill.write import (
     FinishedFiles,
     FoundInSource,
     FoundPart,
+    Manifest,
+    OutputEntry,
     Producer,
     Progress,
     Result,
@@ -86,7 +88,8 @@ def merge(
             with deleting(out):
                 Place(out).clear()  # leftovers of a kill in the last step
             with destination.locked(overwrite=False):
-                return Result(destination.shown, destination.manifest() or {}, already=True)
+                if manifest := destination.manifest():
+                    return Result(destination.shown, manifest, already=True)
         whole = read_part_plan(out)
     parts = PlannedParts(whole)
     parts.check()
@@ -133,7 +136,7 @@ class MergePosition:
     text: dict[str, Any] | None = None
     """The position in the text of this part, where that is read."""
 
-    def go_on(self, manifest: dict[str, Any]) -> None:
+    def go_on(self, manifest: Manifest) -> None:
         """Go on to the next part. `manifest`: that of the part which ends."""
         about, ended = manifest["part"], len(manifest["sources"]) > 0
         opened = about["open"]
@@ -224,7 +227,7 @@ class MergedParts(Producer):
         at.split, at.documents, at.tokens = done.split, done.documents, done.tokens
         yield Batch(None, [], asdict(at))
 
-    def _documents(self, at: MergePosition, stored: StoredPart, manifest: dict[str, Any]) -> Iterator[Batch]:
+    def _documents(self, at: MergePosition, stored: StoredPart, manifest: Manifest) -> Iterator[Batch]:
         splits, about = list(stored.splits()), manifest["part"]
         yield from self._border(at, splits, about)
         for split in splits:
@@ -262,7 +265,7 @@ class MergedParts(Producer):
         self._used.clear()
         self._used_bytes, self.has_used_files = 0, False
 
-    def _reaches_limit(self, at: MergePosition, manifest: dict[str, Any]) -> bool:
+    def _reaches_limit(self, at: MergePosition, manifest: Manifest) -> bool:
         documents, tokens = self._plan.options.limits
         if documents is None and tokens is None:
             return False
@@ -270,7 +273,7 @@ class MergedParts(Producer):
         # One document may end at the seam before the part, and one be ended in it by the limit.
         return limit.reached_by(manifest["documents"] + 1, _tokens_of(manifest) + 2)
 
-    def _may_cut_a_stream(self, at: MergePosition, manifest: dict[str, Any]) -> bool:
+    def _may_cut_a_stream(self, at: MergePosition, manifest: Manifest) -> bool:
         """Whether `--val first:N` may end inside a stream of text here.
 
         Only its spans, which a part does not list, say how much of its text is in val.
@@ -333,7 +336,7 @@ class _TextOfPart(EncodedText):
         self._bounds = bounds
 
 
-def _tokens_of(described: dict[str, Any]) -> int:
+def _tokens_of(described: OutputEntry) -> int:
     return sum(split["tokens"] for split in described["splits"].values())
 
 
@@ -341,7 +344,7 @@ def _tokens_in(stream: Stream) -> int:
     return sum(map(len, stream.tokens.values()))
 
 
-def _finished_files(manifest: dict[str, Any], stored: StoredPart) -> FinishedFiles:
+def _finished_files(manifest: Manifest, stored: StoredPart) -> FinishedFiles:
     """The files of a part that are those of the dataset, and what they hold."""
     described = list(enumerate((manifest, *manifest.get("also", ()))))
     return FinishedFiles(
@@ -353,7 +356,7 @@ def _finished_files(manifest: dict[str, Any], stored: StoredPart) -> FinishedFil
         ],
         [
             {
-                name: {key: split[key] for key in ("tokens", "documents", "bytes")}
+                name: {"tokens": split["tokens"], "documents": split["documents"], "bytes": split["bytes"]}
                 for name, split in one["splits"].items()
             }
             for _, one in described
@@ -362,15 +365,20 @@ def _finished_files(manifest: dict[str, Any], stored: StoredPart) -> FinishedFil
     )
 
 
-def _found_in(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, earlier: int) -> FoundPart:
+def _found_in(part: PartBounds, manifest: Manifest, stored: StoredPart, earlier: int) -> FoundPart:
     """What a part has found. `earlier`: records of its first source that are in other parts."""
     about = manifest["part"]
-    names = ("documents", "empty", "rejected", "replaced")
     # Earlier parts may hold some of the first source, and later parts some of the last.
     first = next(iter(manifest["sources"]), None)
     renumbered = (first or about["open"]).get("rejected", 0) if earlier else 0
     return FoundPart(
-        totals={**{name: manifest[name] for name in names}, "fallbacks": about["fallbacks"]},
+        totals={
+            "documents": manifest["documents"],
+            "empty": manifest["empty"],
+            "rejected": manifest["rejected"],
+            "replaced": manifest.get("replaced", 0),
+            "fallbacks": about["fallbacks"],
+        },
         first=first,
         sources=manifest["sources"].blocks() if first else (),
         here={name: count for name, count in about["open"].items() if name != "records"},

@@ -22,7 +22,7 @@ from shardmill.errors import BusyError, UsageError
 from shardmill.run import EncodedChunks, EncodedText, Plan, TextBatches
 from shardmill.shards import Output
 from shardmill.tokens import Engine, Tokenizer
-from shardmill.write import Batch, BatchTokens, Destination, Ledger, Progress, Run, progress_of
+from shardmill.write import Batch, BatchTokens, Destination, Ledger, Manifest, Progress, Run, progress_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def make_part(
 
 def _make(
     whole: PartPlan, part: PartBounds, settings: dict[str, Any], progress: Progress, loaded: LoadedTokenizer
-) -> tuple[Path, dict[str, Any], int]:
+) -> tuple[Path, Manifest, int]:
     """Return the folder in which the part was made, its manifest, and the memory that it took.
 
     Another process that is at work on it may be frozen, so it is left alone.

@@ -17,7 +17,7 @@ from shardmill.cluster.place import Place, damaged_part, part_manifest, part_nam
 from shardmill.cluster.planning import PartPlan, missing_parts
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.shards import DOCUMENT, HEADER_BYTES
-from shardmill.write import TABLE, Rows
+from shardmill.write import Manifest, OtherFile, Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,16 +34,16 @@ class PlannedParts:
 
     def __init__(self, whole: PartPlan) -> None:
         self._whole = whole
-        self._first: dict[str, Any] | None = None
+        self._first: Manifest | None = None
 
-    def manifest(self, number: int) -> dict[str, Any]:
+    def manifest(self, number: int) -> Manifest:
         """Return the manifest of a part as soon as it is there. Raise MismatchError if it does not belong here."""
         manifest = self.find(number)
         if manifest is None:
             raise self.missing([number])
         return manifest
 
-    def find(self, number: int) -> dict[str, Any] | None:
+    def find(self, number: int) -> Manifest | None:
         """Return the manifest of a part, checked, or None if it is not there."""
         whole, manifest = self._whole, part_manifest(self._whole.place, number)
         if manifest is None:
@@ -92,7 +92,7 @@ class StoredPart:
     Sources and records are those of the whole plan.
     """
 
-    def __init__(self, place: Place, number: int, manifest: dict[str, Any], earlier: int) -> None:
+    def __init__(self, place: Place, number: int, manifest: Manifest, earlier: int) -> None:
         """`earlier`: records of its first source that are in earlier parts."""
         self._place, self._number, self._earlier = place, number, earlier
         self._folder = f"{part_name(number)}/{manifest['made']}"
@@ -124,10 +124,10 @@ class StoredPart:
         self.check()
 
     def _table(self, split: str) -> _PartTable:
-        described = self._manifest["splits"][split][TABLE]
+        described = self._manifest["splits"][split]["documents_table"]
         return _PartTable(self._open(described), described["bytes"], self._about["bounds"][0], self._earlier)
 
-    def _open(self, described: dict[str, Any]) -> _PartFile:
+    def _open(self, described: OtherFile) -> _PartFile:
         self._files.append(_PartFile(self._place, self._number, self._folder, described))
         return self._files[-1]
 
@@ -157,7 +157,7 @@ class StoredPart:
 class _PartFile:
     """A file of a part, read from its beginning to its end, and its checksum."""
 
-    def __init__(self, place: Place, number: int, folder: str, described: dict[str, Any]) -> None:
+    def __init__(self, place: Place, number: int, folder: str, described: OtherFile) -> None:
         self._place, self._number, self._folder = place, number, folder
         self._name, self._size, self._expected = described["name"], described["bytes"], described["sha256"]
         self._at, self._hash = 0, hashlib.sha256()

@@ -15,16 +15,26 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from shardmill.errors import BusyError, DamageError, OutputError
 from shardmill.storage import open_store, writing_to
-from shardmill.write import MANIFEST, Journal, manifest_json, parse_manifest, staging_folder, tables_in
+from shardmill.write import (
+    MANIFEST,
+    FileEntry,
+    Journal,
+    Manifest,
+    OtherFile,
+    manifest_json,
+    parse_manifest,
+    staging_folder,
+    tables_in,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,7 +91,7 @@ class Place:
         self,
         name: str,
         folder: Path,
-        manifest: dict[str, Any],
+        manifest: Manifest,
         *,
         final: bool = False,
         sent: Callable[[int], None] | None = None,
@@ -112,7 +122,7 @@ class Place:
         self._remove_killed()
         return first
 
-    def _is_planned(self, manifest: dict[str, Any]) -> bool:
+    def _is_planned(self, manifest: Manifest) -> bool:
         """Whether the plan that a part belongs to is still there."""
         plan = self.read(PLAN)
         return plan is not None and bool(json.loads(plan)["fingerprint"] == manifest["part"]["plan"])
@@ -129,7 +139,7 @@ class Place:
             shutil.rmtree(folder, ignore_errors=True)
             journal.close()
 
-    def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
+    def adopt(self, files: Mapping[str, Sequence[OtherFile]]) -> None:
         """Check the final files of the parts. Raise OutputError if one is not as it was made."""
         there = self._store.list_folders({file["name"].rpartition("/")[0] for some in files.values() for file in some})
         for name, file in ((name, file) for name, some in files.items() for file in some):
@@ -145,7 +155,7 @@ class Place:
         names = [name.split("/") for name, _ in self._store.list_tree(FOLDER)]
         return {name[1] for name in names if len(name) == 3 and name[2] == MANIFEST}
 
-    def manifest(self, name: str) -> dict[str, Any] | None:
+    def manifest(self, name: str) -> Manifest | None:
         """Return the manifest of what was published, or None. Raise DamageError if it cannot be read."""
         data = self.read(f"{name}/{MANIFEST}")
         return None if data is None else parse_manifest(data, f"{self.out}/{FOLDER}/{name}/{MANIFEST}")
@@ -174,7 +184,7 @@ def part_name(number: int) -> str:
     return f"{number:05}"
 
 
-def part_manifest(place: Place, number: int) -> dict[str, Any] | None:
+def part_manifest(place: Place, number: int) -> Manifest | None:
     """Return the manifest of a part, or None. Raise OutputError if it is damaged."""
     try:
         manifest = place.manifest(part_name(number))
@@ -193,13 +203,13 @@ def damaged_part(number: int, what: str, out: str) -> OutputError:
     )
 
 
-def files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def files_of(manifest: Manifest) -> list[OtherFile]:
     """Return all files that a manifest lists."""
     tables = [table for split in manifest["splits"].values() for table in tables_in(split)]
-    return final_files(manifest) + tables + ([manifest["rejects"]] if "rejects" in manifest else [])
+    return [*final_files(manifest), *tables, *([manifest["rejects"]] if "rejects" in manifest else [])]
 
 
-def final_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def final_files(manifest: Manifest) -> list[FileEntry]:
     """Return the files of all formats and splits."""
     described = (manifest, *manifest.get("also", ()))
     return [file for one in described for split in one["splits"].values() for file in split["files"]]

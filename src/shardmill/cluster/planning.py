@@ -28,7 +28,7 @@ from shardmill.source_list import Skipped, Sources
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Source, compression_of, writing_temporary_files
 from shardmill.tokens import Tokenizer, load_tokenizer
-from shardmill.write import Destination, Facts, dataset_files, fingerprint, open_destination
+from shardmill.write import Destination, Facts, Manifest, dataset_files, fingerprint, open_destination
 
 PART_BYTES = 4 << 30
 """Default size of a part, in bytes of its sources; `docs/clusters.md` says why."""
@@ -226,14 +226,14 @@ def _can_be_entered(plan: Plan, keep_parts: bool, source: Source) -> bool:
 
 def finished_parts(
     sources: Any, out: str, parts: int | None, keep_parts: bool, options: Mapping[str, Any]
-) -> dict[str, Any] | None:
+) -> Manifest | None:
     """Return the manifest of the dataset, or None. Raise MismatchError if it is of another plan."""
     plan, _ = _find_plan(sources, out, options)
     facts = facts_of(plan, _count(plan, parts) if keep_parts else 0)
     return _finished(open_destination(out, plan.options.cache), facts)
 
 
-def _finished(destination: Destination, facts: Facts) -> dict[str, Any] | None:
+def _finished(destination: Destination, facts: Facts) -> Manifest | None:
     """Return the manifest of the dataset, or None. Raise MismatchError if it is of another plan."""
     if not destination.has_manifest():
         return None

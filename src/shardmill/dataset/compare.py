@@ -16,13 +16,13 @@ from shardmill.run import EncodedText, Plan
 from shardmill.shards import SPLITS, Output
 from shardmill.sources import find_sources
 from shardmill.storage import writing_temporary_files
-from shardmill.write import Destination, Progress, Run, each_output
+from shardmill.write import Destination, Manifest, Progress, Run, each_output
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def compare_sources(out: Path, manifest: dict[str, Any]) -> None:
+def compare_sources(out: Path, manifest: Manifest) -> None:
     """Raise DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
     # With `keep_parts` there are other files, and the same tokens.
     options = Options.of({name: value for name, value in manifest["options"].items() if name != "keep_parts"})

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from shardmill import arguments
-from shardmill.dataset.untrusted import check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.shards import DocumentIndex, EotIndex, TableIndex, TokenFile, format_named, open_table
 from shardmill.units import plural
-from shardmill.write import MANIFEST, TABLE, dataset_folder, each_output, read_manifest, splits_html, tables_in
+from shardmill.write import (
+    Manifest,
+    SplitEntry,
+    dataset_folder,
+    each_output,
+    read_manifest,
+    splits_html,
+    tables_in,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +46,7 @@ def open_dataset(folder: str | os.PathLike[str], format: str | None = None) -> D
     return Dataset(dataset_folder(folder), format)
 
 
-def tokenizer_of(manifest: dict[str, Any]) -> Tokenizer:
+def tokenizer_of(manifest: Manifest) -> Tokenizer:
     """The tokenizer that a dataset was made with; MismatchError when the one of that name has changed, UsageError."""
     from shardmill.tokens import load_tokenizer  # slow to import, and often not needed
 
@@ -54,7 +61,7 @@ def tokenizer_of(manifest: dict[str, Any]) -> Tokenizer:
     return found
 
 
-def row_size(manifest: dict[str, Any]) -> int | None:
+def row_size(manifest: Manifest) -> int | None:
     """The tokens of a row of a packed dataset; None: it is not packed."""
     made = manifest.get("arranged")
     size = made.get("block_size") if isinstance(made, dict) and made.get("order") == "pack" else None
@@ -68,7 +75,6 @@ class Dataset:
         format = None if format is None else arguments.text("format", format)
         self.folder = folder
         self.manifest = read_manifest(folder)
-        check_manifest(self.manifest, str(folder / MANIFEST))
         there = {one["format"]: one for one in each_output(self.manifest)}
         if format is not None and format not in there:
             raise UsageError(f"the dataset has no files of `{format}`", hint=f"choose one of: {', '.join(there)}")
@@ -130,7 +136,7 @@ class Dataset:
 class Split:
     """The tokens of a split, across its files, as one sequence."""
 
-    def __init__(self, dataset: Dataset, name: str, described: dict[str, Any]) -> None:
+    def __init__(self, dataset: Dataset, name: str, described: SplitEntry) -> None:
         self.dataset, self.name = dataset, name
         self.described = described
         width = dataset.dtype.itemsize
@@ -194,10 +200,10 @@ class Split:
 
         DamageError if it does not fit the tokens.
         """
-        data, first = self.dataset, self.dataset.manifest["splits"].get(self.name, {})
-        if TABLE not in first:
+        data, first = self.dataset, self.dataset.manifest["splits"].get(self.name)
+        if first is None or "documents_table" not in first:
             return None
-        path, added = data.folder / first[TABLE]["name"], 0
+        path, added = data.folder / first["documents_table"]["name"], 0
         if (data.eot == "none") != (data.manifest["eot"] == "none"):
             added = -1 if data.eot == "none" else 1
             if str(data.manifest["options"].get("val")).startswith("first:"):
@@ -341,7 +347,7 @@ def document_index(split: Split) -> DocumentIndex:
     return EotIndex(tokens, data.eot_id, data.eot)
 
 
-def _check_sizes(folder: Path, splits: dict[str, dict[str, Any]]) -> None:
+def _check_sizes(folder: Path, splits: dict[str, SplitEntry]) -> None:
     """Compare the sizes of all files with the manifest. Each folder is listed once: no system call for each file."""
     files = [file for split in splits.values() for file in (*split["files"], *tables_in(split))]
     sizes: dict[str, int] = {}

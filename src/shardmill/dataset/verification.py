@@ -19,7 +19,6 @@ from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
 from shardmill.dataset.dataset import Dataset, document_index, open_dataset, row_size, tokenizer_of
 from shardmill.dataset.scans import TableScan, TokenScan
-from shardmill.dataset.untrusted import check_manifest, check_source
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.shards import (
@@ -31,7 +30,20 @@ from shardmill.shards import (
 from shardmill.storage import Store, open_store
 from shardmill.tokens import Tokenizer
 from shardmill.units import plural, show_bytes, show_seconds
-from shardmill.write import MANIFEST, Destination, each_output, fingerprint, parse_manifest, read_manifest, tables_in
+from shardmill.write import (
+    MANIFEST,
+    Destination,
+    Manifest,
+    OtherFile,
+    OutputEntry,
+    SplitEntry,
+    check_source,
+    each_output,
+    fingerprint,
+    parse_manifest,
+    read_manifest,
+    tables_in,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,7 +140,6 @@ class _Verification:
         self.report = Report(named)
         damage = self.report.damage
         self.manifest = read_manifest(self.folder, damage) if self.local else _stored_manifest(self.store, damage)
-        check_manifest(self.manifest, f"{named}/{MANIFEST}")
         self._damage, self._notes = self.report.damage, self.report.notes
         self._sample, self._notify = sample, notify
         self._tokenizer: Tokenizer | None = None
@@ -154,7 +165,7 @@ class _Verification:
         except (UsageError, MismatchError) as error:
             self._notes.append(f"no document was encoded again: {error.message}")
 
-    def check_output(self, described: dict[str, Any]) -> None:
+    def check_output(self, described: OutputEntry) -> None:
         """Check the files of one format: sizes, sha256, ids, EOT; then a sample of the documents."""
         splits, marks, text = described["splits"], 0, 0
         for name, split in splits.items():
@@ -183,7 +194,7 @@ class _Verification:
         if has_ends and not self._damage and self._sample and self._tokenizer is not None:
             self._encode_again(described, self._tokenizer)
 
-    def _check_text(self, described: dict[str, Any], text: int) -> None:
+    def _check_text(self, described: OutputEntry, text: int) -> None:
         """Compare the bytes of text that the tokens stand for with the manifest's, if they are known exactly."""
         splits, tokenizer = described["splits"].values(), self._tokenizer
         dropped = any("dropped" in split for split in splits)
@@ -196,7 +207,7 @@ class _Verification:
         if text != counted:
             self._damage.append(f"{MANIFEST}: the tokens stand for {text:,} bytes of text, not {counted:,}")
 
-    def _check_table(self, name: str, split: dict[str, Any], entry: dict[str, Any]) -> None:
+    def _check_table(self, name: str, split: SplitEntry, entry: OtherFile) -> None:
         """Check the documents table of a split: its bytes, and that it adds up to what the manifest says."""
         self._notify(entry["name"])
         before, scan = len(self._damage), TableScan(len(self.manifest["sources"]), self._row)
@@ -222,7 +233,7 @@ class _Verification:
             problems.append(f"its documents have {scan.bytes:,} bytes of text, not {split['bytes']:,}")
         self._damage += [f"{entry['name']}: {problem}" for problem in problems[:1]]
 
-    def _table(self, described: dict[str, Any], name: str) -> TableIndex | None:
+    def _table(self, described: OutputEntry, name: str) -> TableIndex | None:
         """The documents table, if it can be compared with the tokens of this format."""
         if not self.local or self._damage:
             return None
@@ -232,7 +243,7 @@ class _Verification:
             self._damage.append(f"{name}: {error.message}")
             return None
 
-    def _check_index(self, described: dict[str, Any]) -> None:
+    def _check_index(self, described: OutputEntry) -> None:
         """Compare the number of documents that the index of each split lists with the manifest's."""
         data, splits = open_dataset(self.folder, described["format"]), described["splits"]
         # A document that is cut between two splits is listed in both, and counts where it ends: one at the border of
@@ -246,12 +257,12 @@ class _Verification:
                     f"{described['format']}: the index of {name} lists {listed:,} documents of {counted:,}"
                 )
 
-    def _may_be_spliced(self, described: dict[str, Any]) -> bool:
+    def _may_be_spliced(self, described: OutputEntry) -> bool:
         """Whether a long document may be made of stretches of a text: release 0.1 put no EOT between them."""
         old = self.converted or str(self.manifest["shardmill"]).startswith("0.1.")
         return old and self.manifest["options"].get("separator") is None and "val" in described["splits"]
 
-    def _scan(self, described: dict[str, Any], name: str, split: dict[str, Any]) -> TokenScan:
+    def _scan(self, described: OutputEntry, name: str, split: SplitEntry) -> TokenScan:
         """Read all files of a split."""
         kind, ids = format_named(described["format"]), self.manifest["tokenizer"]
         scan = TokenScan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
@@ -283,7 +294,7 @@ class _Verification:
             self._damage += [f"{name}: {problem}" for problem in scan.problems]
         return scan
 
-    def _check_file(self, entry: dict[str, Any], feed: Callable[[memoryview], None]) -> None:
+    def _check_file(self, entry: OtherFile, feed: Callable[[memoryview], None]) -> None:
         """Check size and sha256 of one file, and pass each block to `feed`."""
         digest, name = hashlib.sha256(), entry["name"]
         try:
@@ -318,14 +329,14 @@ class _Verification:
                 # 0.1.0 did not count tokens.
                 encoded = None if encoded is None or "tokens" not in source else encoded + source["tokens"]
                 for kind in counted:
-                    counted[kind] += 0 if self.converted else source[kind]
+                    counted[kind] += 0 if self.converted else source[kind]  # type: ignore[literal-required]
         except DamageError as error:
             self._damage.append(error.message)
         else:
             self._damage += [
-                f"{MANIFEST}: the sources have {count:,} {kind}, not {manifest[kind]:,}"
+                f"{MANIFEST}: the sources have {count:,} {kind}, not {said:,}"
                 for kind, count in counted.items()
-                if not self.converted and count != manifest[kind]
+                if not self.converted and count != (said := manifest[kind])  # type: ignore[literal-required]
             ]
             if encoded not in (None, tokens) and not self.converted:
                 self._damage.append(f"{MANIFEST}: the sources have {encoded:,} tokens, not {tokens:,}")
@@ -378,7 +389,7 @@ class _Verification:
         if len(others) > _FILES_SHOWN:
             self._damage.append(f"and {len(others) - _FILES_SHOWN:,} more files that are not in {MANIFEST}")
 
-    def _encode_again(self, described: dict[str, Any], tokenizer: Tokenizer) -> None:
+    def _encode_again(self, described: OutputEntry, tokenizer: Tokenizer) -> None:
         """Decode some documents and encode them again with the tokenizer's own library."""
         if tokenizer.cut is None:  # not byte-level: normalised text cannot be compared
             self._notes.append(f"no document was encoded again: `{tokenizer.name}` does not give its text back")
@@ -409,7 +420,7 @@ class _Verification:
             self._notes.append(f"{skipped:,} sampled {were} not encoded again ({reasons})")
 
     def _encode_pieces(
-        self, described: dict[str, Any], tokenizer: Tokenizer, encode: Callable[[str], list[int]], draw: random.Random
+        self, described: OutputEntry, tokenizer: Tokenizer, encode: Callable[[str], list[int]], draw: random.Random
     ) -> None:
         """Encode pieces of a packed dataset again that are whole documents: those have all bytes of their text."""
         data = open_dataset(self.folder, described["format"])
@@ -430,7 +441,7 @@ class _Verification:
                     return
 
 
-def _stored_manifest(store: Store, problems: list[str]) -> dict[str, Any]:
+def _stored_manifest(store: Store, problems: list[str]) -> Manifest:
     found = store.read(MANIFEST)
     if found is None:
         raise UsageError(f"`{store.url}` is not a dataset: it has no {MANIFEST}")

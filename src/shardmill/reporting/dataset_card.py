@@ -10,6 +10,7 @@ from typing import Any
 
 from shardmill.dataset import open_dataset
 from shardmill.units import plural, show_bytes
+from shardmill.write import SplitEntry
 
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B",
           "10B<n<100B", "100B<n<1T", "n>1T")  # fmt: skip
@@ -102,7 +103,7 @@ def card(folder: str | os.PathLike[str]) -> str:
     )
 
 
-def _split_row(split: str, described: dict[str, Any]) -> str:
+def _split_row(split: str, described: SplitEntry) -> str:
     text = show_bytes(described["bytes"]) if described["bytes"] else "–"
     files = len(described["files"])
     return f"| {split} | {described['documents']:,} | {described['tokens']:,} | {text} | {files:,} |"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from shardmill.units import show_bytes, show_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from shardmill.write import Manifest, SourceEntry
 
 _SOURCES = 12
 _RANKS = 120
@@ -92,14 +94,14 @@ def _vocabulary(splits: Sequence[SplitSurvey], vocab_size: int) -> Plot:
     return bars("Vocabulary used", note, rows, [found.name for found in splits], "{:,.0f}".format)
 
 
-def sources(manifest: dict[str, Any]) -> tuple[list[dict[str, Any]], Plot | None]:
+def sources(manifest: Manifest) -> tuple[list[SourceEntry], Plot | None]:
     """The largest sources, and a plot of them."""
     count = len(manifest["sources"])
     exact = count > 0 and "tokens" in manifest["sources"][0]
     key, show = ("tokens", show_count) if exact else ("bytes", show_bytes)
 
-    def size(source: dict[str, Any]) -> int:
-        return int(source.get(key) or 0)
+    def size(source: SourceEntry) -> int:
+        return (source.get("tokens") if exact else source["bytes"]) or 0
 
     largest = heapq.nlargest(_SOURCES, manifest["sources"], key=size)
     if not any(map(size, largest)):

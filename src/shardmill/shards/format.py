@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -147,7 +147,7 @@ class Format:
         """Return warnings that are known before the run. `alone`: the format has a folder of its own."""
         return []
 
-    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+    def warnings(self, splits: Mapping[str, Any], dtype: np.dtype[Any], eot: str) -> list[str]:
         """Return warnings about what its readers cannot handle; `splits` as in the manifest."""
         return []
 
@@ -203,7 +203,7 @@ def early_warnings(formats: Sequence[str]) -> list[str]:
     return [sentence for name in formats for sentence in format_named(name).early_warnings(alone=len(formats) == 1)]
 
 
-def short_tails(splits: dict[str, dict[str, Any]], reader: str) -> list[str]:
+def short_tails(splits: Mapping[str, Any], reader: str) -> list[str]:
     """Warn about shards with less than one step of a common training run: the last of a split, or of a part."""
     warnings = []
     for split, described in splits.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Llmc(Format):
                 return recognised(np.dtype(f"<u{width}"), TokenFile(path, tokens, _HEAD))
         return None
 
-    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+    def warnings(self, splits: Mapping[str, Any], dtype: np.dtype[Any], eot: str) -> list[str]:
         warnings = short_tails(splits, "llm.c's loader")
         if len(splits["train"]["files"]) < 2:
             warnings.append("modded-nanogpt needs at least two train shards, and there is one: see `--shard-tokens`")

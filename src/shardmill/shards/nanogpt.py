@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ class Nanogpt(Format):
         """Any `.bin` that no other format knows: it has no header."""
         return recognised_raw(raw, path) if path.suffix == ".bin" else None
 
-    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+    def warnings(self, splits: Mapping[str, Any], dtype: np.dtype[Any], eot: str) -> list[str]:
         """nanoGPT reads all files as 16 bits, and draws windows of a block."""
         warnings = []
         if dtype.itemsize != 2:

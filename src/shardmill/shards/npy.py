@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Npy(Format):
         olmo = "OLMo-core reads `.npy` files without a head: use `-f olmo` for it"
         return [olmo] if alone else [crowded, olmo]
 
-    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+    def warnings(self, splits: Mapping[str, Any], dtype: np.dtype[Any], eot: str) -> list[str]:
         warnings = short_tails(splits, "build-nanogpt's loader")
         for split, described in splits.items():
             for file in described["files"][:1]:

@@ -6,7 +6,7 @@ import gzip
 import io
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ class Olmo(Format):
         digits = most - (int("1" * most) - 1) / within  # 10 + 100 + … numbers have a digit less than the next
         return tokens * width + round(documents * (2 * digits + 2)) + 28 * (tokens // shard_tokens + 2)
 
-    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+    def warnings(self, splits: Mapping[str, Any], dtype: np.dtype[Any], eot: str) -> list[str]:
         return [] if eot == "after" else ["OLMo-core expects the end-of-text token after each document: see `--eot`"]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardmill.output_formats import SPLITS
@@ -87,7 +87,7 @@ class Output(ABC):
         """Return those of `names`, or of the files in the folder, that may be among these files."""
         return []
 
-    def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
+    def warnings(self, splits: Mapping[str, Any]) -> list[str]:
         """Return warnings about what the format's readers cannot handle; `splits` as in the manifest."""
         return []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -250,7 +250,7 @@ class ShardWriter(Output):
         names = names_in_folder(self._settings.folder) if names is None else names
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
-    def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
+    def warnings(self, splits: Mapping[str, Any]) -> list[str]:
         return [] if self.shared else self._kind.warnings(splits, self.dtype, self.eot)
 
     def close(self) -> None:

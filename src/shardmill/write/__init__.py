@@ -26,8 +26,14 @@ if TYPE_CHECKING:
     from shardmill.write.manifest import NAME as MANIFEST
     from shardmill.write.manifest import (
         REJECTS,
-        TABLE,
+        FileEntry,
+        Manifest,
+        OtherFile,
+        OutputEntry,
+        SourceEntry,
         SourceLines,
+        SplitEntry,
+        check_source,
         dataset_files,
         dataset_folder,
         each_output,
@@ -52,8 +58,9 @@ __all__, __getattr__ = lazily(
         "journal": "Journal",
         "ledger": "Ledger",
         "loop": "Producer Run finished_result",
-        "manifest": "NAME:MANIFEST REJECTS TABLE SourceLines dataset_files dataset_folder each_output json_line "
-        "manifest_json parse_manifest read_manifest tables_in",
+        "manifest": "NAME:MANIFEST REJECTS FileEntry Manifest OtherFile OutputEntry SourceEntry SourceLines SplitEntry "
+        "check_source dataset_files dataset_folder each_output json_line manifest_json parse_manifest read_manifest "
+        "tables_in",
         "progress": "Done MemoryUse Progress choose_progress progress_of",
         "store_destination": "SHARDS_HERE staging_folder",
         "summary": "Result as_data as_text splits_html",

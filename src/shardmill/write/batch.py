@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from shardmill.documents import Reject
     from shardmill.storage import Written
+    from shardmill.write.manifest import SourceEntry
 
 ODD = ("invalid", *ODD_KINDS)
 """What is counted in the text of each source: invalid UTF-8, control characters, and special tokens as text."""
@@ -140,7 +141,7 @@ class FoundPart(NamedTuple):
     """What another process has counted and listed."""
 
     totals: dict[str, int]
-    first: dict[str, Any] | None
+    first: SourceEntry | None
     """The first source that it has read to the end; earlier parts may have read some of it."""
     sources: Iterable[bytes]
     """Lines of all such sources, many at a time."""

@@ -17,7 +17,7 @@ from shardmill.storage import PARTIAL, FolderStore, ObjectStore, PartialFile, St
 from shardmill.units import show_bytes
 from shardmill.write.facts import COMMITS, Facts, SourceFacts, fingerprint, read_facts, shard_name
 from shardmill.write.journal import FOLDER, REMOVAL, Entries, Journal, raise_mismatch, tidy
-from shardmill.write.manifest import NAME, REJECTS, dataset_files, read_manifest
+from shardmill.write.manifest import NAME, REJECTS, Manifest, dataset_files, read_manifest
 
 PLAN = f"{FOLDER}/plan.json"
 _REMOVAL = f"{FOLDER}/{REMOVAL}"
@@ -83,11 +83,11 @@ class Destination:
         """Whether there is a complete dataset."""
         return self._store.has(NAME)
 
-    def manifest(self) -> dict[str, Any] | None:
+    def manifest(self) -> Manifest | None:
         """The manifest of the complete dataset, if there is one; of a dataset in a store, only while it is locked."""
         return read_manifest(self.folder) if (self.folder / NAME).exists() else None
 
-    def finished(self, facts: Facts) -> dict[str, Any] | None:
+    def finished(self, facts: Facts) -> Manifest | None:
         """The manifest of a complete dataset, if there is one; MismatchError when it has another plan."""
         manifest = self.manifest()
         if manifest is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardmill.core import ODD_KINDS
 from shardmill.detection import format_of
@@ -23,12 +23,8 @@ from shardmill.troubles import (
     separator_not_found,
     special_tokens,
 )
-from shardmill.write.facts import SKIPPED
-from shardmill.write.manifest import each_output
+from shardmill.write.manifest import Manifest, SourceEntry, SourceLines, each_output
 from shardmill.write.useless_val import val_warnings
-
-if TYPE_CHECKING:
-    from shardmill.write.manifest import SourceLines
 
 # The share of a source's tokens that are control characters, from which on it is not text: about a hundredth of bytes.
 _CONTROL_SHARE = 0.04
@@ -48,10 +44,10 @@ class _Seen:
             self.names.append(name)
 
 
-def warnings_about(outputs: list[Output], manifest: dict[str, Any]) -> tuple[str, ...]:
+def warnings_about(outputs: list[Output], manifest: Manifest) -> tuple[str, ...]:
     """All warnings of a run: what looks wrong in the sources, problems of readers, and a split that is of no use."""
     described = zip(outputs, each_output(manifest), strict=True)
-    about_sources = manifest.get(SKIPPED, {}).get("warnings", ())
+    about_sources = manifest.get("skipped", {}).get("warnings", ())
     known = [output.format for output in outputs if output.format in FORMATS]  # a part has no readers
     made_of_text = "converted" not in manifest and "part" not in manifest
     return (
@@ -63,7 +59,7 @@ def warnings_about(outputs: list[Output], manifest: dict[str, Any]) -> tuple[str
     )
 
 
-def found_troubles(manifest: dict[str, Any]) -> list[Trouble]:
+def found_troubles(manifest: Manifest) -> list[Trouble]:
     """What looks wrong in the text that a manifest describes."""
     options = manifest["options"]
     text = sum(split["bytes"] for split in manifest["splits"].values())
@@ -98,7 +94,7 @@ def found_troubles(manifest: dict[str, Any]) -> list[Trouble]:
     return [*troubles, *_separator(manifest, options)]
 
 
-def _unusual(sources: SourceLines) -> Iterator[dict[str, Any]]:
+def _unusual(sources: SourceLines) -> Iterator[SourceEntry]:
     """The sources that are empty or hold something odd; the others are not parsed."""
     for block in sources.blocks():
         if _ODD in block or _EMPTY in block:
@@ -111,7 +107,7 @@ def _is_plain(name: str, options: dict[str, Any]) -> bool:
     return (format_of(name) or "text") == "text" if chosen == "auto" else bool(chosen == "text")
 
 
-def _separator(manifest: dict[str, Any], options: dict[str, Any]) -> Iterator[Trouble]:
+def _separator(manifest: Manifest, options: dict[str, Any]) -> Iterator[Trouble]:
     """A separator that separates nothing: there are no more documents than sources."""
     records = sum(manifest[name] for name in ("documents", "empty", "rejected"))
     sources = manifest["sources"]

@@ -165,9 +165,10 @@ class Ledger:
             counts.totals[name] += count
         for number, block in enumerate(found.sources):
             if number == 0 and found.first:
-                sums = {name: found.first[name] + count for name, count in counts.here.items()}
-                self._add_odd(found.first.get("odd", {}))
-                line = json_line({**found.first, **sums, **_odd_entry(counts.odd)})
+                first: dict[str, Any] = {**found.first}
+                sums = {name: first[name] + count for name, count in counts.here.items()}
+                self._add_odd(first.get("odd", {}))
+                line = json_line({**first, **sums, **_odd_entry(counts.odd)})
                 block = line + block.partition(b"\n")[2]
                 counts.here, counts.odd = dict.fromkeys(counts.here, 0), {}
             self._sources_file.append(block)

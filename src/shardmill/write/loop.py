@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from shardmill import __version__
 from shardmill.shards import SPLITS, Output
@@ -19,7 +19,7 @@ from shardmill.write.facts import SKIPPED, Facts, fingerprint
 from shardmill.write.found import warnings_about
 from shardmill.write.journal import SavedRun
 from shardmill.write.ledger import Ledger
-from shardmill.write.manifest import NAME, TABLE, describe_outputs, manifest_json, tables_of
+from shardmill.write.manifest import NAME, Manifest, describe_outputs, manifest_json
 from shardmill.write.progress import Done, MemoryUse, Progress
 from shardmill.write.summary import Result
 from shardmill.write.writer import Writer
@@ -197,15 +197,13 @@ class Run:
             ledger.bytes, totals["documents"], writer.tokens, totals["rejected"], ledger.source_name, retries=retries
         )
 
-    def _complete(self, writer: Writer) -> dict[str, Any]:
+    def _complete(self, writer: Writer) -> Manifest:
         """Finish all files, then write the manifest, last of all."""
         rejects = writer.finish()
         facts, ledger = self.producer.facts, writer.ledger
         counts = [{split: count[split] for split in self.producer.splits} for count in writer.counts]
         first, *others = describe_outputs(self.outputs, writer.checkpoints.files, counts)
-        for name, table in tables_of(writer.checkpoints.files).items():
-            first["splits"][name][TABLE] = table
-        manifest = {
+        entries = {
             "shardmill": __version__,
             "fingerprint": fingerprint(facts),
             **{key: first[key] for key in ("format", "dtype", "eot")},
@@ -219,6 +217,7 @@ class Run:
             "options": facts["options"],
             **({"also": others} if others else {}),
         }
+        manifest = cast("Manifest", entries)
         write_whole(self.destination.folder / NAME, manifest_json(manifest))
         self.destination.complete()
         self.destination.journal.clear(plan=True)

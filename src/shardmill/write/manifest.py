@@ -1,6 +1,7 @@
 """`manifest.json`: what a dataset is, with checksums. It comes last; a folder without one is not a dataset.
 
-Its last entry, `sha256`, is the hash of all bytes of the file before that line.
+The classes here are its entries, for the type checker and for the check of a file that may come from an untrusted
+place. Its last entry, `sha256`, is the hash of all bytes of the file before that line.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from types import UnionType
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
+from shardmill.output_formats import FORMATS, SPLITS
 from shardmill.storage import BLOCK_ROWS, BlockSequence, ObjectStore, scheme_of
 
 if TYPE_CHECKING:
@@ -27,8 +31,10 @@ if TYPE_CHECKING:
 NAME = "manifest.json"
 REJECTS = "rejects.jsonl"
 """Beside it: every record that is not a document, with its place and the reason."""
-TABLE = "documents_table"
-"""The entry of a split of the first format for its documents table."""
+UNITS = ("byte", "line", "row", "document", "token")
+"""What a place in a source may count."""
+_WIDTHS = {"uint16": 2, "uint32": 4, "int32": 4}
+_VALUES = {"format": FORMATS, "dtype": tuple(_WIDTHS), "eot": ("after", "before", "none")}
 _BEGIN, _END = b' "sources": [\n', b" ]"
 _CHECKSUM = "sha256"
 _UNCHECKED = frozenset(
@@ -38,7 +44,103 @@ _UNCHECKED = frozenset(
 """The entries of manifests from before there was a checksum. Any other in a manifest without one is a damaged key."""
 
 
-class SourceLines(BlockSequence[dict[str, Any]]):
+class OtherFile(TypedDict):
+    """A file without tokens: a documents table, or `rejects.jsonl`."""
+
+    name: str
+    """From the dataset's folder on."""
+    bytes: int
+    sha256: str
+
+
+class FileEntry(OtherFile):
+    """A file of a split."""
+
+    tokens: int
+    role: NotRequired[str]
+    """`index` or `metadata` if it does not hold tokens."""
+    documents: NotRequired[int]
+
+
+class SplitEntry(TypedDict):
+    tokens: int
+    documents: int
+    bytes: int
+    """Of text."""
+    files: list[FileEntry]
+    dropped: NotRequired[int]
+    """Tokens that `--tail drop` left out."""
+    documents_table: NotRequired[OtherFile]
+
+
+class OutputEntry(TypedDict):
+    """One format."""
+
+    format: str
+    dtype: str
+    eot: str
+    splits: dict[str, SplitEntry]
+
+
+class SourceEntry(TypedDict):
+    name: str
+    bytes: int | None
+    unit: NotRequired[str]
+    documents: int
+    empty: int
+    rejected: int
+    tokens: NotRequired[int]
+    odd: NotRequired[dict[str, int]]
+
+
+class Manifest(OutputEntry):
+    """The whole: the first format, and all that is said once."""
+
+    shardmill: NotRequired[str]
+    """The release that made it."""
+    fingerprint: str
+    tokenizer: dict[str, Any]
+    sources: SourceLines
+    documents: int
+    empty: int
+    rejected: int
+    replaced: NotRequired[int]
+    rejects: NotRequired[OtherFile]
+    skipped: NotRequired[dict[str, Any]]
+    """What was found beside the sources."""
+    options: dict[str, Any]
+    also: NotRequired[list[OutputEntry]]
+    """The other formats."""
+    converted: NotRequired[dict[str, Any]]
+    """What it was made of, if not of text."""
+    arranged: NotRequired[dict[str, Any]]
+    part: NotRequired[dict[str, Any]]
+    """What the merge has to know of a part."""
+    made: NotRequired[str]
+    """Where the files of a part are."""
+
+
+class _Tokenizer(TypedDict):
+    """What is needed to find the tokenizer again."""
+
+    name: str
+    sha256: str
+    vocab_size: int
+    eot: int | None
+
+
+class _Options(TypedDict, total=False):
+    """The options that are used when a dataset is read."""
+
+    tokenizer: str
+    pattern: str | None
+    specials: str
+    delimiter: str | None
+    separator: str | None
+    name: str | None
+
+
+class SourceLines(BlockSequence[SourceEntry]):
     """What a manifest says of each source, held as compressed text, 20 bytes a source, and parsed when asked for.
 
     `list(...)` makes an ordinary list of it.
@@ -70,10 +172,10 @@ class SourceLines(BlockSequence[dict[str, Any]]):
         """The lines, many at a time."""
         return map(zlib.decompress, self._blocks)
 
-    def block(self, number: int) -> list[dict[str, Any]]:
+    def block(self, number: int) -> list[SourceEntry]:
         lines = zlib.decompress(self._blocks[number]).rstrip(b"\n").replace(b"\n", b",")
         try:
-            parsed: list[dict[str, Any]] = json.loads(b"[" + lines + b"]")
+            parsed: list[SourceEntry] = json.loads(b"[" + lines + b"]")
         except ValueError as error:
             raise DamageError(
                 f"{NAME} cannot be read: {error}", place=f"its sources after {number * BLOCK_ROWS:,}"
@@ -81,7 +183,7 @@ class SourceLines(BlockSequence[dict[str, Any]]):
         return parsed
 
 
-def read_manifest(folder: Path, problems: list[str] | None = None) -> dict[str, Any]:
+def read_manifest(folder: Path, problems: list[str] | None = None) -> Manifest:
     """The manifest in a folder; UsageError when there is none, DamageError when it is damaged.
 
     `problems`: as for `parse_manifest`.
@@ -102,8 +204,8 @@ def read_manifest(folder: Path, problems: list[str] | None = None) -> dict[str, 
         raise UsageError(f"{NAME} cannot be read: {error.strerror}", place=str(file)) from error
 
 
-def parse_manifest(data: bytes | Iterable[bytes], place: str, problems: list[str] | None = None) -> dict[str, Any]:
-    """Parse a manifest; DamageError when it is damaged. Its sources are parsed only when asked for.
+def parse_manifest(data: bytes | Iterable[bytes], place: str, problems: list[str] | None = None) -> Manifest:
+    """Parse and check a manifest; DamageError when it is damaged. Its sources are parsed only when asked for.
 
     With `problems`, a wrong checksum is added there instead, so that the caller can find out what else is wrong.
     """
@@ -119,8 +221,10 @@ def parse_manifest(data: bytes | Iterable[bytes], place: str, problems: list[str
         manifest = json.loads(b"".join(others))
     except ValueError as error:
         raise DamageError(f"{NAME} cannot be read: {error}", place=place) from None
-    if not isinstance(manifest, dict) or "fingerprint" not in manifest or "splits" not in manifest:
+    if not isinstance(manifest, dict):
         raise DamageError(f"{NAME} is not one of shardmill's", place=place)
+    if sources is None and isinstance(listed := manifest.get("sources"), list):  # none, or written by another hand
+        sources = SourceLines(map(json_line, listed))
     if sources is not None:
         manifest["sources"] = sources
     if b"".join(end) != _last_lines(digest) and manifest.keys() - _UNCHECKED:
@@ -130,7 +234,66 @@ def parse_manifest(data: bytes | Iterable[bytes], place: str, problems: list[str
             raise DamageError(f"{NAME} is damaged: {problem}", place=place, hint=hint)
         problems.append(f"{NAME}: {problem}")
     manifest.pop(_CHECKSUM, None)
-    return manifest
+    _check(manifest, place)
+    return cast("Manifest", manifest)
+
+
+def _check(manifest: dict[str, Any], place: str) -> None:
+    """Raise DamageError when a manifest lacks something, or names files outside its folder."""
+    wrong = _misfit(manifest, Manifest, "")
+    wrong = wrong or _misfit(manifest["tokenizer"], _Tokenizer, "tokenizer")
+    wrong = wrong or _misfit(manifest["options"], _Options, "options")
+    if wrong:
+        raise DamageError(f"{NAME} is not one of shardmill's: {wrong}", place=place)
+    files = [(manifest["rejects"], 0)] if "rejects" in manifest else []
+    for described in each_output(cast("Manifest", manifest)):
+        for key, known in _VALUES.items():
+            if (found := cast("dict[str, Any]", described)[key]) not in known:
+                raise DamageError(f"{NAME} has an unknown {key}: `{found}`", place=place)
+        if others := set(described["splits"]).difference(SPLITS):
+            raise DamageError(f"{NAME} has unknown splits: {', '.join(sorted(others))}", place=place)
+        width = _WIDTHS[described["dtype"]]
+        for split in described["splits"].values():
+            files += [(file, file["tokens"] * width) for file in split["files"]]
+            files += [(table, 0) for table in tables_in(split)]
+    for file, token_bytes in files:
+        path = PurePath(file["name"])
+        if not path.parts or path.is_absolute() or path.drive or ".." in path.parts or "\0" in file["name"]:
+            raise DamageError(f"{NAME} names a file outside the dataset's folder: `{file['name']}`", place=place)
+        if token_bytes > file["bytes"]:
+            raise DamageError(f"{NAME} says that `{file['name']}` has more tokens than bytes", place=place)
+
+
+def check_source(source: Any, number: int) -> None:
+    """Raise DamageError when the manifest does not describe a source as shardmill does."""
+    wrong = _misfit(source, SourceEntry, f"sources[{number}]")
+    if not wrong and source.get("unit", UNITS[0]) not in UNITS:
+        wrong = f"`sources[{number}].unit` is {source['unit']!r}"
+    if wrong:
+        raise DamageError(f"{NAME}: a source is not described as shardmill does it: {wrong}")
+
+
+def _misfit(value: Any, kind: Any, where: str) -> str | None:
+    """A sentence about how a value differs from the type of an entry: in its keys, elements, or own type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if is_typeddict(kind) or origin is dict:
+        if not isinstance(value, dict):
+            return f"`{where}` is not an object"
+        known, required = _keys(kind) if is_typeddict(kind) else (dict.fromkeys(value, inner[1]), ())
+        if missing := [key for key in required if key not in value]:
+            return f"`{where or NAME}` has no `{missing[0]}`"
+        parts = [(f"{where}.{key}".lstrip("."), value[key], known[key]) for key in known if key in value]
+    elif origin is list:
+        if not isinstance(value, list):
+            return f"`{where}` is not a list"
+        parts = [(f"{where}[{i}]", one, inner[0]) for i, one in enumerate(value)]
+    elif kind is Any:
+        return None
+    else:
+        types = inner if isinstance(kind, UnionType) else (kind,)
+        right = isinstance(value, types) and not isinstance(value, bool) and (not isinstance(value, int) or value >= 0)
+        return None if right else f"`{where}` is {value!r}"
+    return next(filter(None, (_misfit(one, part, name) for name, one, part in parts)), None)
 
 
 def _hashed(lines: Iterable[bytes], digest: Any, end: list[bytes]) -> Iterator[bytes]:
@@ -154,44 +317,52 @@ def _until_end(lines: Iterator[bytes], others: list[bytes]) -> Iterator[bytes]:
         yield line.strip().removesuffix(b",") + b"\n"
 
 
-def each_output(manifest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+@cache
+def _keys(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keys of an entry with their types, and those that it must have."""
+    hints = get_type_hints(kind, include_extras=True)
+    optional = {key for key, hint in hints.items() if get_origin(hint) is NotRequired or not kind.__total__}
+    known = {key: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for key, hint in hints.items()}
+    return known, tuple(key for key in hints if key not in optional)
+
+
+def each_output(manifest: Manifest) -> tuple[OutputEntry, ...]:
     """What a manifest says of each format."""
     return manifest, *manifest.get("also", ())
 
 
-def tables_in(split: dict[str, Any]) -> list[dict[str, Any]]:
+def tables_in(split: SplitEntry) -> list[OtherFile]:
     """The documents table of a split, as the manifest describes it, if it has one."""
-    return [split[TABLE]] if TABLE in split else []
+    return [split["documents_table"]] if "documents_table" in split else []
 
 
 def describe_outputs(
     outputs: Sequence[Output], files: list[tuple[int, str, Written]], counts: list[dict[str, dict[str, int]]]
-) -> list[dict[str, Any]]:
-    """What the manifest says of each output: `counts` of each of its splits, and the files."""
-    described = []
+) -> list[OutputEntry]:
+    """What the manifest says of each output: `counts` of each of its splits, the files, and the documents tables."""
+    described: list[OutputEntry] = []
     for i, output in enumerate(outputs):
-        splits: dict[str, dict[str, Any]] = {}
+        splits: dict[str, SplitEntry] = {}
         for name, count in counts[i].items():
-            splits[name] = dict(count)
-            if dropped := output.dropped.get(name):
-                splits[name] |= {"tokens": count["tokens"] - dropped, "dropped": dropped}
-            splits[name]["files"] = [written.entry() for j, split, written in files if (j, split) == (i, name)]
+            dropped = output.dropped.get(name, 0)
+            splits[name] = {
+                "tokens": count["tokens"] - dropped,
+                "documents": count["documents"],
+                "bytes": count["bytes"],
+                **({"dropped": dropped} if dropped else {}),  # type: ignore[typeddict-item]
+                "files": [cast("FileEntry", written.entry()) for j, split, written in files if (j, split) == (i, name)],
+            }
         described.append({"format": output.format, "dtype": str(output.dtype), "eot": output.eot, "splits": splits})
+    for _, name, written in files:
+        if written.role == "documents":
+            table: OtherFile = {"name": written.name, "bytes": written.bytes, "sha256": written.sha256}
+            described[0]["splits"][name]["documents_table"] = table
     return described
-
-
-def tables_of(files: list[tuple[int, str, Written]]) -> dict[str, dict[str, Any]]:
-    """What the manifest says of the documents table of each split."""
-    return {
-        split: {"name": written.name, "bytes": written.bytes, "sha256": written.sha256}
-        for _, split, written in files
-        if written.role == "documents"
-    }
 
 
 def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
     """The names, relative to a folder or URL, of the files of the dataset there, also of an unfinished one."""
-    manifest: dict[str, Any] = {"splits": {}}
+    manifest: Manifest | None = None
     entries: Iterable[dict[str, Any]] = ()
     # What cannot be read is unfinished, or not ours; a folder that may not be read has no journal either.
     with suppress(UsageError, DamageError, OSError, ValueError):
@@ -205,9 +376,9 @@ def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
             entries = journal_entries(Path(folder))
             manifest = read_manifest(Path(folder), [])
     yield from (NAME, REJECTS)
-    for described in each_output(manifest):
-        for split in described.get("splits", {}).values():
-            yield from (file["name"] for file in (*split.get("files", ()), *tables_in(split)))
+    for described in each_output(manifest) if manifest else ():
+        for split in described["splits"].values():
+            yield from (file["name"] for file in (*split["files"], *tables_in(split)))
     with suppress(OSError):
         for entry in entries:
             yield from (file["name"] for _, _, file in entry["files"])
@@ -238,7 +409,7 @@ def dataset_folder(named: str | os.PathLike[str]) -> Path:
     return Path(named)
 
 
-def manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
+def manifest_json(manifest: Manifest) -> Iterator[bytes]:
     """The file's content in pieces, with its checksum at the end."""
     digest, last = hashlib.sha256(), b""
     for piece in _manifest_json(manifest):
@@ -250,10 +421,9 @@ def manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
     yield last + _last_lines(digest)
 
 
-def _manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
+def _manifest_json(manifest: Manifest) -> Iterator[bytes]:
     """The same without a checksum. Each source is a line, since there may be a million."""
-    listed = manifest["sources"]
-    lines = listed if isinstance(listed, SourceLines) else SourceLines(map(json_line, listed))
+    lines = manifest["sources"]
     whole = as_bytes(json.dumps({**manifest, "sources": []}, ensure_ascii=False, indent=1)) + b"\n"
     head, _, tail = whole.partition(b'\n "sources": []')
     if not len(lines):
@@ -267,7 +437,7 @@ def _manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
     yield b"\n" + _END + tail
 
 
-def json_line(value: dict[str, Any]) -> bytes:
+def json_line(value: Any) -> bytes:
     """A value as one line of JSON, as in the manifest and in `rejects.jsonl`."""
     return as_bytes(json.dumps(value, ensure_ascii=False)) + b"\n"
 

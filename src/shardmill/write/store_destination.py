@@ -47,7 +47,7 @@ from shardmill.storage import (
 from shardmill.write.destination import PLAN, Destination
 from shardmill.write.facts import Facts, facts_json, fingerprint, read_facts
 from shardmill.write.journal import FOLDER, REMOVAL, Entries
-from shardmill.write.manifest import NAME, REJECTS
+from shardmill.write.manifest import NAME, REJECTS, Manifest
 
 _log = logging.getLogger(__name__)
 _JOURNAL, _REMOVAL = f"{FOLDER}/journal.json", f"{FOLDER}/{REMOVAL}"
@@ -119,7 +119,7 @@ class StoreDestination(Destination):
         """Beside the workplace, which every run empties when it begins and ends."""
         return self.folder.with_name(f"{self.folder.name}.{name}")
 
-    def finished(self, facts: Facts) -> dict[str, Any] | None:
+    def finished(self, facts: Facts) -> Manifest | None:
         return super().finished(facts) if self._staged else None
 
     def _stage(self, *, overwrite: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardmill.source_list import Skipped
 from shardmill.units import plural, show_bytes, show_seconds
-from shardmill.write.manifest import each_output
+from shardmill.write.manifest import Manifest, SplitEntry, each_output
 
 if TYPE_CHECKING:
     from shardmill import Dataset
@@ -21,7 +21,7 @@ class Result:
 
     out: Path | str
     """The folder, or the URL."""
-    manifest: dict[str, Any]
+    manifest: Manifest
     seconds: float = 0.0
     peak_memory: int = 0
     replaced: int = 0
@@ -144,7 +144,7 @@ def as_text(result: Result, *, verbose: bool = False) -> str:
     return "\n".join(lines)
 
 
-def splits_html(name: str, note: str, tokenizer: str, splits: dict[str, dict[str, Any]]) -> str:
+def splits_html(name: str, note: str, tokenizer: str, splits: dict[str, SplitEntry]) -> str:
     """The splits of a dataset as a table, with a line below it."""
     rows = []
     for split, described in splits.items():

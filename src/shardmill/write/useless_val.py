@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from shardmill.options import Val
+from shardmill.write.manifest import Manifest
 
 FEW_TOKENS = 1024
 """Fewer than a trainer reads in one row."""
@@ -15,7 +15,7 @@ FAR_FROM_SHARE = 4
 """The share of the tokens in val is this many times as large or small as the one that was asked for."""
 
 
-def val_warnings(manifest: dict[str, Any]) -> Iterator[str]:
+def val_warnings(manifest: Manifest) -> Iterator[str]:
     """What is wrong with the splits of a dataset that was made from text; nothing for one without val."""
     splits, val = manifest["splits"], Val.parse(str(manifest["options"].get("val", "0")))
     if "val" not in splits or not any(split["tokens"] for split in splits.values()):
