@@ -30,7 +30,7 @@ class _Asked:
         self.largest = largest
 
     @contextmanager
-    def hold(self, amount: int, what: str, place: str, longest: int = 0) -> Iterator[None]:
+    def hold(self, amount: int, what: str, place: str) -> Iterator[None]:
         self.now += amount
         self.most = max(self.most, self.now)
         yield

@@ -71,8 +71,8 @@ def read_source(
         assert chunk.start == position.offset
         assert chunk.begins is not position.inside
         assert chunk.end > chunk.start or chunk.end == 0
-        if chunk.long:
-            out.long += 1
+        out.long += chunk.long
+        if chunk.long and reader.unit == "byte":
             pieces = list(reader.pieces(chunk, 50))
             assert all(0 < len(piece) <= 51 for piece in pieces)
             rows, lines = [b"".join(pieces)], 0

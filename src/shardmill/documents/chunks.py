@@ -94,8 +94,6 @@ class Lease(NamedTuple):
 class Work:
     """What is left to do for a chunk. Each reader has kinds of its own."""
 
-    long = False
-    """It is larger than a chunk and is encoded in pieces, by the writer's thread."""
     tail: bool | None = None
     """Whether a long text begins in the last share of its source; None: that does not matter."""
 
@@ -114,14 +112,6 @@ class Fetched(Work):
     """The feeder has read them."""
 
     data: bytes
-
-
-@dataclass(frozen=True)
-class LongText(Work):
-    """A record whose text the feeder has extracted."""
-
-    text: NDArray[np.uint8]
-    long = True
 
 
 class Chunk(NamedTuple):
@@ -143,6 +133,8 @@ class Chunk(NamedTuple):
     """Stored bytes of the source up to the end of this chunk, for progress; -1: as `end`."""
     whole: int = 0
     """How many whole sources it holds, from `source` on, each of them a row; 0: it is a part of one source."""
+    long: bool = False
+    """It is one record, or a stretch, that is too large for a worker: the writer's thread encodes it in pieces."""
 
     @property
     def end(self) -> int:
@@ -153,10 +145,6 @@ class Chunk(NamedTuple):
     def ends(self) -> bool:
         """Whether its last document ends with it."""
         return not self.after.inside
-
-    @property
-    def long(self) -> bool:
-        return self.work.long
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +256,6 @@ def text_pieces(text: NDArray[np.uint8], size: int) -> Iterator[bytes]:
             stop -= 1
         yield text[begin:stop].tobytes()
         begin = stop
-
-
-@dataclass(frozen=True)
-class Ready(Work):
-    """Documents that the feeder has made."""
-
-    documents: Documents
 
 
 @dataclass(frozen=True)

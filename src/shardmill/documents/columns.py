@@ -15,7 +15,6 @@ from shardmill.documents.chunks import (
     Chunk,
     Documents,
     Lease,
-    LongText,
     Oversize,
     Position,
     Reject,
@@ -152,13 +151,10 @@ class RowsReader(FormatReader):
         return max(self._room.largest, self._room.largest_row)
 
     def _chunk(self, row: int, column: Column, through: int) -> Chunk:
+        chunk = chunk_of_rows(self._index, row, column, through, self._largest)
         if len(column) == 1 and self._room.largest < column.size <= self._largest:
-            if rows_are_utf8(column.data, column.offsets):
-                work = LongText(column.data[column.offsets[0] : column.offsets[1]])
-                lease = Lease(column.size, column.size)  # until it is written
-                return Chunk(self._index, row, Position(row + 1), lease, work, through=through)
-            column = Column.bad(*column.not_text(0))
-        return chunk_of_rows(self._index, row, column, through, self._largest)
+            return chunk._replace(lease=Lease(column.size, column.size), long=True)
+        return chunk
 
 
 def chunk_of_rows(index: int, row: int, column: Column, through: int, largest: int) -> Chunk:

@@ -30,8 +30,9 @@ from shardmill.storage import BOM, Feed, is_valid
 BLOCK, DENSE_BLOCK, DENSE = 1 << 21, 1 << 16, 32
 # The longest header line in bytes, and bytes of memory for each of them: a name is an object. Measured: 18.
 LONGEST_HEADER, HEADER_MEMORY = 1 << 22, 20
-# The memory for a long row in times its size: the row, its fields and its text; and where it has to be recoded.
-COPIES, RECODED_COPIES = 3, 7
+# The memory for a long row in times its size. While it is read: in blocks of a stream, and joined. Later: the row, its
+# fields and its text, and where it has to be recoded, twice that.
+STREAM_COPIES, LONG_COPIES = 2, 6
 # Arrow counts the bytes that it parses at once in 31 bits.
 LONGEST_ROW = (1 << 31) - 1
 QUOTE, CR, LF = b'"\r\n'
@@ -64,14 +65,14 @@ class CsvReader(RowsReader):
                     at += int(ends[-1]) + 1
                     starts = np.concatenate([[0], ends[:-1] + 1])
                     starts, ends = starts[starts < ends], ends[starts < ends]
-                    made = list(self._made(data, starts[skip:], ends[skip:], row, max(1, size), memory))
+                    made = list(self._made(data, starts[skip:], ends[skip:], row, max(1, size)))
                     skip = max(0, skip - len(ends))
                 else:
                     at, found = self._long_row(feed, at, memory)
                     if isinstance(found, Column):
                         made = [self._chunk(row, found, 0)]
                     else:
-                        made = list(self._made(found, np.zeros(1, np.int64), np.array([len(found)]), row, 1, memory))
+                        made = list(self._made(found, np.zeros(1, np.int64), np.array([len(found)]), row, 1))
                     made, skip = made[skip:], max(0, skip - 1)
                     del found
                 memory.need("a long row", 0)
@@ -81,31 +82,20 @@ class CsvReader(RowsReader):
                     yield chunk._replace(through=feed.stored(at))
                     row = chunk.end
 
-    def _made(
-        self, data: bytes, starts: _Places, ends: _Places, row: int, size: int, memory: Memory
-    ) -> Iterator[Chunk]:
+    def _made(self, data: bytes, starts: _Places, ends: _Places, row: int, size: int) -> Iterator[Chunk]:
         """Chunks of about `size` with these rows, of which the first has this number."""
         weights = np.maximum(ends - starts, BAD_ROW_TEXT)  # any row may be a reject, which takes as much memory
         for first, last in runs(weights, np.ones(len(weights), np.bool_), size):
             begin, end = int(starts[first]), int(ends[last - 1])
-            if last - first == 1 and end - begin > self._room.largest:
-                yield self._held_row(data[begin:end], row + first, memory)
+            long = last - first == 1 and end - begin > self._room.largest
+            if long and end - begin > self._largest:
+                yield self._chunk(row + first, Column.too_large(end - begin), 0)
                 continue
             some = memoryview(data)[begin : end + 1]
             work = WholeRows(some if last - first == len(starts) else bytes(some), last - first)
-            lease = Lease(int(weights[first:last].sum()), overhead(last - first))
-            yield Chunk(self._index, row + first, Position(row + last), lease, work)
-
-    def _held_row(self, data: bytes, row: int, memory: Memory) -> Chunk:
-        """The chunk of a row that is too long for a worker: it is parsed here, to be encoded in pieces."""
-        if len(data) > self._largest:
-            return self._chunk(row, Column.too_large(len(data)), 0)
-        if recoded(data):
-            memory.need("a long row", RECODED_COPIES * len(data), len(data))
-        column = self._parser.column(data, 1)
-        if column.size <= self._room.largest:  # the buffer has room for the other fields too
-            column = replace(column, data=column.data.copy())
-        return self._chunk(row, column, 0)
+            beside = LONG_COPIES * (end - begin) if long else 0
+            lease = Lease(int(weights[first:last].sum()), overhead(last - first) + beside)
+            yield Chunk(self._index, row + first, Position(row + last), lease, work, long=long)
 
     def _long_row(self, feed: Feed, begin: int, memory: Memory) -> tuple[int, bytes | Column]:
         """Where a row ends that has no end in its first block, and the row, or why it cannot be parsed."""
@@ -133,7 +123,7 @@ class CsvReader(RowsReader):
             memory.need("a long row", 0)
             return False
         room = min(self._largest, -(-size // LONG_TEXT) * LONG_TEXT)
-        return memory.fits("a long row", COPIES * room if size > LONG_TEXT else 0)
+        return memory.fits("a long row", STREAM_COPIES * room if size > LONG_TEXT else 0)
 
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.work, WholeRows):

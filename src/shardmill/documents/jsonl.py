@@ -18,15 +18,12 @@ from shardmill.documents.chunks import (
     Chunk,
     Documents,
     Lease,
-    LongText,
     Oversize,
     Position,
-    Ready,
     Reject,
     Section,
     Work,
     excerpt,
-    overhead,
 )
 from shardmill.documents.cutting import Search, Splitter
 from shardmill.documents.reading import FormatReader, Memory
@@ -41,10 +38,9 @@ _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or downlo
 LINES = 1 << 16
 # The end of a line for which there is no memory is looked for within so many bytes. Few machines have more memory.
 LONGEST_LINE = 4 << 30
-# The memory for a long line in times its size: in blocks of a stream and joined, or joined and its text; and a reserve.
-COPIES = 3
-# Bytes of memory for each value of a line that Python parses. Measured: 145 for a field whose name is new.
-VALUE_MEMORY = 160
+# The memory for a long line in times its size. While it is read: in blocks of a stream, and joined. Later: the line and
+# its text; where Python parses it, the line twice, and as `str` the line, its text, and the text while it is encoded.
+STREAM_COPIES, LINE_COPIES = 2, 6
 _NEWLINE, _WHITE = b"\n", b" \t\r\n"
 
 
@@ -141,7 +137,7 @@ class JsonLinesReader(FormatReader):
             raise SourceError(f"no record has the field `{self._field}`", place=self._source.name, hint=hint)
 
     def _long_line(self, feed: Feed, position: int, size: int) -> Chunk:
-        """A line that is not encoded at once: it is held and encoded in pieces, or the run ends."""
+        """A long line: the writer's thread reads it and encodes it in pieces, or the run ends."""
         searched, longest = self._room.largest, min(self._room.largest_row, LONGEST_LINE)
         begin = max(position, self._text_start)
         head = feed.read(begin, begin + SMALL)
@@ -150,12 +146,16 @@ class JsonLinesReader(FormatReader):
         with closing(Memory(self._room, self._source.name)) as memory:
             while stop is None and searched < longest and not hole:
                 reach = min(2 * searched, longest)
-                if not memory.fits("a long line", COPIES * reach):
+                if not (feed.shared or memory.fits("a long line", STREAM_COPIES * reach)):
                     break
                 stop = replace(search, most=reach).stop(position, position + searched)
                 searched = reach
             if stop is not None and stop.offset - begin <= longest + 1:
-                return self._held_line(feed, position, stop.offset, size, memory)
+                work = self._work(feed, position, stop.offset)
+                feed.drop(stop.offset)
+                length = stop.offset - position
+                made = self._made(feed, position, stop.offset, Lease(length, LINE_COPIES * length), work)
+                return made._replace(long=True)
         most = searched if hole else LONGEST_LINE
         stop = replace(search, most=most, forget=feed.drop).stop(position, position + searched)
         if stop is None:
@@ -166,27 +166,7 @@ class JsonLinesReader(FormatReader):
         feed.drop(end)
         return self._made(feed, position, end, Lease(size), Oversize("line", end - position - newline))
 
-    def _held_line(self, feed: Feed, position: int, end: int, size: int, memory: Memory) -> Chunk:
-        """The line as a text that is encoded in pieces, or as what else it gives."""
-        begin = max(position, self._text_start)
-        raw = feed.read(begin, end)
-        feed.drop(end)
-        lines = json_lines(raw, self._path)
-        if lines.verdicts[0] == LEFT and not memory.fits("a long line", judging := _memory_to_judge(raw)):
-            beside = max(0, judging - COPIES * len(raw))
-            line = Oversize("line", len(raw) - raw.endswith(_NEWLINE), beside=beside)
-            return self._made(feed, position, end, Lease(size), line)
-        found = self._documents(raw, lines, begin - position)
-        text = len(found.data)
-        if text > self._room.largest:
-            # The text is in a buffer of the line's size.
-            return self._made(feed, position, end, Lease(text, len(raw)), LongText(found.data))
-        found.data = found.data.copy()
-        return self._made(feed, position, end, Lease(text, overhead(1, len(found.rejects))), Ready(found))
-
     def read(self, chunk: Chunk) -> Documents:
-        if isinstance(chunk.work, Ready):
-            return chunk.work.documents
         if isinstance(chunk.work, Oversize):
             return chunk.work.documents()
         first = max(chunk.start, self._text_start) - chunk.start
@@ -227,17 +207,6 @@ class JsonLinesReader(FormatReader):
 
     def _reject(self, row: int, byte: int, verdict: Verdict, line: bytes) -> Reject:
         return Reject(row, byte, verdict.reason.replace("{field}", f"field `{self._field}`"), excerpt(line))
-
-
-def _memory_to_judge(line: bytes) -> int:
-    """Upper bound of the memory that Python's parser takes for a line.
-
-    The line twice; the line, its text, and the text while it is encoded as `str`, which takes up to four bytes for each
-    character; and an object for each value.
-    """
-    wide = 1 if line.isascii() and b"\\u" not in line else 4
-    values = sum(map(line.count, (b"{", b"[", b",")))
-    return (2 + 3 * wide) * len(line) + VALUE_MEMORY * values
 
 
 def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

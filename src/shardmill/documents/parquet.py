@@ -254,10 +254,10 @@ class ParquetReader(RowsReader):
             memory = (PREFIXED_COPIES if pages.prefixed else PLAIN_COPIES) * longest + 16 * pages.rows
         row_copies = LONG_ROW_COPIES if pages.prefixed or pages.dictionary is not None else 0
         with closing(Memory(self._room, self._place(pages.first))) as held, self._errors(pages.first):
-            held.need(what, memory, longest, row_copies * longest)
+            held.need(what, memory, row_copies * longest)
 
             def need(size: int) -> None:
-                held.need("a row", row_copies * size if size > LONG_TEXT else 0, size)
+                held.need("a row", row_copies * size if size > LONG_TEXT else 0)
 
             for batch in self._batches(pages, at_once, self._file.read, dictionaries=pages.coded > 0):
                 yield from columns_of(batch, self._path, size, copied=True, need=need)

@@ -14,7 +14,6 @@ from shardmill.documents.chunks import (
     Chunk,
     Documents,
     Fetched,
-    LongText,
     Part,
     Position,
     Section,
@@ -71,11 +70,10 @@ class Room(Protocol):
     def largest_row(self) -> int:
         """The largest row that may be held in memory, to be encoded in pieces; 0: nothing is encoded in pieces."""
 
-    def hold(self, amount: int, what: str, place: str, longest: int = 0) -> AbstractContextManager[None]:
+    def hold(self, amount: int, what: str, place: str) -> AbstractContextManager[None]:
         """Reserve memory for a step of the feeder that no lease covers, such as a page to be decompressed whole.
 
-        BudgetError if there will never be enough; it names an amount that suffices, also for a record of `longest`
-        bytes, which is the most that the step may give.
+        BudgetError if there will never be enough; it names an amount that suffices.
         """
 
 
@@ -86,7 +84,7 @@ class FreeRoom:
     largest: int = 64 << 20
     largest_row: int = 0
 
-    def hold(self, amount: int, what: str, place: str, longest: int = 0) -> AbstractContextManager[None]:
+    def hold(self, amount: int, what: str, place: str) -> AbstractContextManager[None]:
         return nullcontext()
 
 
@@ -107,8 +105,8 @@ class Memory:
         self._parts: dict[str, int] = {}
         self._held = ExitStack()
 
-    def need(self, what: str, amount: int, longest: int = 0, later: int = 0) -> None:
-        """From now on so many bytes are needed for this; `longest`: see `Room.hold`.
+    def need(self, what: str, amount: int, later: int = 0) -> None:
+        """From now on so many bytes are needed for this.
 
         `later`: bytes that may be needed in addition. They are not held, but the amount that an error names has to
         suffice for them too.
@@ -119,10 +117,10 @@ class Memory:
         self._held.close()
         total = sum(self._parts.values())
         try:
-            self._held.enter_context(self._room.hold(total, what, self._name, longest))
+            self._held.enter_context(self._room.hold(total, what, self._name))
         except BudgetError:
             del self._parts[what]
-            self._held.enter_context(self._room.hold(total + later, what, self._name, longest))
+            self._held.enter_context(self._room.hold(total + later, what, self._name))
 
     def fits(self, what: str, amount: int) -> bool:
         """The same; False: there will never be so much."""
@@ -161,8 +159,8 @@ class Reader(ABC):
 
         Returns how many invalid sequences became U+FFFD.
         """
-        assert isinstance(chunk.work, LongText)
-        yield from text_pieces(chunk.work.text, size)
+        documents = self.read(chunk)
+        yield from text_pieces(documents.data[documents.offsets[0] : documents.offsets[-1]], size)
         return 0
 
     def check(self) -> None:  # noqa: B027 - the feeder reads tiny files and text from Python once

@@ -48,7 +48,6 @@ class Stretch(Work):
     end: int
     """Where it ends, without a separator."""
     tail: bool | None
-    long = True
 
 
 class TextReader(FormatReader):
@@ -207,6 +206,7 @@ class TextReader(FormatReader):
             begins=not inside,
             stream=self._stream,
             through=feed.stored(stop.offset),
+            long=cut is not None,
         )
 
     def _begin(self, start: int) -> int:

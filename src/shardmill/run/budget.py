@@ -31,9 +31,9 @@ _STEP_FREE = 8 * MB
 MIN_READ_AHEAD, _MAX_READ_AHEAD = 8 * MB, 64 * MB
 # The HTTP clients of sixteen connections.
 _CLIENT = 12 * MB
-# The memory for a long line or row in times its size, while the feeder makes it and until it is written: in a page as
-# it is stored, decompressed, by itself, and counted once more for the chunk that carries it.
-_ROW_COPIES = 4
+# The memory for a long line or row in times its size, until it is written: of a line that Python parses, the line
+# twice, and three times as `str`; of a row, its page as it is stored and decompressed, and the row by itself.
+_ROW_COPIES = 6
 # The fixed cost of a task: small arrays of a few calls.
 _TASK = 4 * MB
 # By how much more a process may hold at the start than it did the last time: 50 MB if it has made a run before.
@@ -217,17 +217,16 @@ class Budget:
             return not self._closed
 
     @contextmanager
-    def hold(self, amount: int, what: str, place: str, longest: int = 0) -> Iterator[None]:
+    def hold(self, amount: int, what: str, place: str) -> Iterator[None]:
         """Hold memory for a step of the feeder, in addition to leases; wait until it is free. Only the feeder calls it.
 
-        BudgetError when there is never so much. It names what suffices, also for a record of `longest` bytes, which is
-        the most that the step may give.
+        BudgetError when there is never so much. It names what suffices, also for a record of a third of it.
         """
         together = self._held_by_feeder + amount  # a page is held while its dictionary is
         if together > self.largest_step:
             # With more memory a step may take more, up to `largest`, which is less than this share of it.
             step = together + together // self._per_byte + self.lease_for(LARGEST)
-            room = max(step, self._room_for(longest, row=True))
+            room = max(step, self._room_for(together // 3, row=True))
             raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place)
         amount = max(0, amount - _STEP_FREE)
         self.lease(amount, self.lease_for(self.chunk_bytes))

@@ -60,7 +60,14 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[EncodedChunks]:
     """
     chunk, record = entry.chunk, entry.reader.unit != "byte"
     assert chunk is not None
-    # Not returned to the others at the end: its memory is part of the lease of this stretch.
+    if record:
+        found = entry.reader.read(chunk)
+        if len(found) != 1 or len(found.data) <= text.budget.chunk_bytes:
+            yield encode(text, [entry])
+            del text.engines[-1:]
+            return
+        del found
+    # Not returned to the others at the end, nor above: its memory is part of the lease of this stretch.
     engine = text.take_engine()
     engine.fell_back = False
     if record and (refused := _refused_whole(text, entry, chunk, engine)):
