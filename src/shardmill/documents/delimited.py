@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +29,7 @@ from shardmill.storage import BOM, Feed, is_valid
 # 150 bytes of memory meanwhile, so where every 32nd byte is one, the blocks are smaller.
 BLOCK, DENSE_BLOCK, DENSE = 1 << 21, 1 << 16, 32
 # The longest header line in bytes, and bytes of memory for each of them: a name is an object. Measured: 18.
-LONGEST_HEADER, HEADER_MEMORY = 1 << 22, 20
+LONGEST_HEADER, NAME_MEMORY = 1 << 20, 20
 # The memory for a long row in times its size. While it is read: in blocks of a stream, and joined. Later: the row, its
 # fields and its text, and where it has to be recoded, twice that.
 STREAM_COPIES, LONG_COPIES = 2, 6
@@ -132,40 +132,29 @@ class CsvReader(RowsReader):
 
     def _find(self, feed: Feed) -> tuple[int, int]:
         """The number of the text column, and how many there are."""
-        width = 1 << 14
-        while True:
-            with self._room.hold(HEADER_MEMORY * width, "the header line", self._source.name):
-                if header := self._header(feed.read(self._text_start, self._text_start + width), width):
-                    break
-            if width >= LONGEST_HEADER:
-                raise SourceError(f"the header line is longer than {width:,} bytes", place=self._source.name)
-            width *= 4
+        place = self._source.name
+        raw = feed.read(self._text_start, self._text_start + LONGEST_HEADER)
+        memory = 5 * len(raw) + NAME_MEMORY * len(raw.lstrip(b"\r\n").partition(b"\n")[0])
+        with self._room.hold(memory, "the header line", place):
+            rows = csv.reader(io.StringIO(raw.decode("utf-8", "replace"), newline=""), delimiter=self.delimiter)
+            try:
+                header = next(filter(None, rows), [])
+            except csv.Error as error:
+                raise SourceError(f"the header line cannot be read: {error}", place=place) from error
+            with suppress(csv.Error):  # what it dislikes in the line after the header is no concern of ours
+                if len(raw) == LONGEST_HEADER and next(rows, None) is None:
+                    raise SourceError(f"the header line is longer than {LONGEST_HEADER:,} bytes", place=place)
+        if not header:
+            raise SourceError("the file has no header line", place=place)
         if header.count(self._field) > 1:
             raise SourceError(
                 f"the header has the column `{self._field}` {header.count(self._field)} times",
-                place=self._source.name,
+                place=place,
                 hint="give the columns different names",
             )
         if self._field not in header:
-            find_column(pa.schema([(name, pa.binary()) for name in header]), self._field, self._source.name)
+            find_column(pa.schema([(name, pa.binary()) for name in header]), self._field, place)
         return header.index(self._field), len(header)
-
-    def _header(self, raw: bytes, width: int) -> list[str]:
-        """The names of the columns, if the first `width` bytes have them all."""
-        try:
-            rows = csv.reader(io.StringIO(raw.decode("utf-8", "replace"), newline=""), delimiter=self.delimiter)
-            header = next(filter(None, rows), [])
-        except csv.Error as error:
-            raise SourceError(f"the header line cannot be read: {error}", place=self._source.name) from error
-        if len(raw) < width:
-            if not header:
-                raise SourceError("the file has no header line", place=self._source.name)
-            return header
-        # A line that ends where the window ends may continue after it.
-        try:
-            return header if header and next(rows, None) is not None else []
-        except csv.Error:  # what it dislikes in the line after the header, such as its length, is no concern of ours
-            return header
 
 
 class TsvReader(CsvReader):

@@ -8,15 +8,15 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shardmill.detection import format_of, may_be_other_than_text
+from shardmill.detection import format_of
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Oversize, Position, Section
 from shardmill.documents.opening import Opened, open_source
-from shardmill.documents.reading import STREAMS, FormatReader, Memory, Reader, Reading, Room, no_tail
+from shardmill.documents.reading import FormatReader, Memory, Reader, Reading, Room, no_tail
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.source_list import Sources
-from shardmill.storage import SMALL, Fetcher, FileFeed, RandomAccess, Source, check_unchanged, compression_of
+from shardmill.storage import Fetcher, FileFeed, RandomAccess, Source, check_unchanged, compression_of
 
 if TYPE_CHECKING:
     from shardmill.documents.from_python import PythonReader
@@ -56,33 +56,13 @@ def chunks_of(
 
 
 def check_tails(sources: Sources) -> None:
-    """UsageError where the end of a source cannot be told, before hours are spent on those before.
-
-    By its name; a file of this machine also by its first bytes. SourceError where these are not text.
-    """
+    """UsageError where the end of a source cannot be told, judging by its name, before hours are spent on others."""
     for source in sources:
-        told = source.input_format
-        format = (format_of(source.path) or "text") if told == "auto" else told
+        format = (format_of(source.path) or "text") if source.input_format == "auto" else source.input_format
         if source.path in sources.from_python or format != "text":
             raise no_tail("text from Python" if source.path in sources.from_python else format, source.name)
         if source.size is None or compression_of(source.path):
             raise no_tail("a stream" if source.size is None else "what is compressed", source.name)
-        nameless = told == "auto" and not format_of(source.path)
-        if not source.remote and (nameless or may_be_other_than_text(_first_bytes(source))):
-            opened = open_source(source)
-            opened.feed.close()
-            if opened.format != "text":
-                raise no_tail(opened.format, source.name)
-            if not isinstance(opened.feed, RandomAccess):
-                raise no_tail(STREAMS, source.name)
-
-
-def _first_bytes(source: Source) -> bytes:
-    try:
-        with open(source.path, "rb", buffering=0) as file:
-            return file.read(SMALL)
-    except OSError:  # whoever reads it says what is wrong
-        return b""
 
 
 def load_libraries(sources: Sources) -> None:

@@ -64,40 +64,28 @@ class Encrypted(Exception):
 def row_groups(footer: bytes, path: Sequence[str], count: int, rows: int) -> list[RowGroup]:
     """The column at this path in all row groups, of which there are `count`, with so many rows.
 
-    Found by searching for the bytes of the path. These may occur elsewhere too, within a value's statistics: then there
-    are more matches than row groups, or no column's fields follow, and everything is parsed, which takes much longer.
+    Found by searching for the bytes of the path: to parse a footer of many columns would take seconds. These bytes may
+    occur elsewhere too, within a value's statistics: then the fields of a column do not follow.
     """
-    for find in (_searched, _parsed):
-        found, first = list[RowGroup](), 0
+    names = [name.encode() for name in path]
+    many = bytes([len(names) << 4 | 8]) if len(names) < 15 else b"\xf8" + _varint(len(names))
+    wanted = bytes([3 - 2 << 4 | 9]) + many + b"".join(_varint(len(name)) + name for name in names)
+    found, at = list[RowGroup](), -1
+    while (at := footer.find(wanted, at + 1)) >= 0:
         try:
-            for about, rest in find(footer, [name.encode() for name in path]):
-                found.append(_row_group(len(found), first, about, rest))
-                first += found[-1].rows
+            about, end = _struct(footer, at + len(wanted), 0, 3)
+            first = found[-1].first + found[-1].rows if found else 0
+            found.append(_row_group(len(found), first, about, _struct(footer, end, 0, 3)[0]))
         except (Damaged, IndexError):
             continue
-        if len(found) == count and first == rows:
-            return found
-    raise Damaged("the footer's row groups are not valid")
+    if len(found) != count or sum(group.rows for group in found) != rows:
+        raise Damaged("the footer's row groups are not valid")
+    return found
 
 
-def _searched(footer: bytes, names: list[bytes]) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
-    """The metadata of a column, from its path on, and the fields that follow the metadata, in each row group."""
-    if len(names) > 14 or max(map(len, names)) > 127:  # longer ones are written in another way
-        return
-    wanted = bytes([3 - 2 << 4 | 9, len(names) << 4 | 8]) + b"".join(bytes([len(name)]) + name for name in names)
-    at = footer.find(wanted)
-    while at >= 0:
-        about, end = _struct(footer, at + len(wanted), 0, 3)
-        yield about, _struct(footer, end, 0, 3)[0]
-        at = footer.find(wanted, at + 1)
-
-
-def _parsed(footer: bytes, names: list[bytes]) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
-    try:
-        for group in _struct(footer, 0, 0)[0][4]:
-            yield from ((column[3], column) for column in group[1] if column[3][3] == names)
-    except (LookupError, TypeError) as error:
-        raise Damaged("a field of the footer is missing") from error
+def _varint(number: int) -> bytes:
+    """A number as it stands in a header."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)
 
 
 def _row_group(number: int, first: int, about: dict[int, Any], rest: dict[int, Any]) -> RowGroup:
