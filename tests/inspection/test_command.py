@@ -20,7 +20,7 @@ def test_json_holds_what_the_python_call_gives(tmp_path: Path) -> None:
     assert (run.code, run.err) == (0, "")
     said, given = json.loads(run.out), json.loads(json.dumps(inspect(source, tmp_path, workers=1).data()))
     passing = {"seconds", "sampled_seconds", "free_bytes"}  # of the machine
-    assert said.keys() == given.keys() and said["bound"] == given["bound"] == "workers"
+    assert said.keys() == given.keys()
     assert {key: said[key] for key in said.keys() - passing} == {key: given[key] for key in given.keys() - passing}
     assert said["documents"] == {"value": 200, "margin": 0}
     assert said["naive_bytes"] == 41 * said["tokens"]["value"] + said["text_bytes"]["value"]

@@ -67,16 +67,7 @@ def test_a_recipe_is_told_from_a_part_of_its_bytes(tmp_path: Path, hub: Hub) -> 
         for path in tmp_path.glob("*.parquet") for i in range(pq.read_metadata(path).num_row_groups)
     )  # fmt: skip
     assert abs(said["fetched_bytes"] / column - 1) < 0.02 and column < 0.6 * stored
-    assert said["fetched_per_second"] > 0
-    assert said["bound"] in ("workers", "download")
-
-
-def test_where_the_download_is_slow_it_bounds_the_time(tmp_path: Path, hub: Hub) -> None:
-    sample_of_fineweb(hub, tmp_path, 12_000_000)
-    hub.latency = 0.7
-    page = told(hub, "fineweb-edu/sample-10BT").stdout
-    assert "limited by the download" in page
-    assert "to download" in page
+    assert "to download" in told(hub, "fineweb-edu/sample-10BT").stdout
 
 
 def test_a_wrong_field_is_told_with_the_names_of_those_there_are(tmp_path: Path, hub: Hub) -> None:

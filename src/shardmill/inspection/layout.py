@@ -88,14 +88,10 @@ def _printable(line: str) -> str:
 
 
 def _time(report: Inspection) -> Iterator[str]:
-    bound = "the download" if report.bound == "download" else "the workers, on an idle machine"
     rate = show_bytes(report.stored_bytes / report.seconds)
-    yield f"about {show_seconds(report.seconds)} ({rate}/s), limited by {bound}"
-    if report.fetched_per_second:
-        rate = show_bytes(report.fetched_per_second)
-        yield f"{show_bytes(report.fetched_bytes)} to download, {rate}/s when it was tried"
-    elif report.fetched_bytes:
-        yield f"{show_bytes(report.fetched_bytes)} to download, too little to tell how fast"
+    yield f"about {show_seconds(report.seconds)} ({rate}/s) for the workers, on an idle machine"
+    if report.fetched_bytes:
+        yield f"{show_bytes(report.fetched_bytes)} to download, which may take longer"
 
 
 def _sample(report: Inspection) -> Iterator[str]:

@@ -92,12 +92,9 @@ class Inspection:
     disk_bytes: dict[str, int]
     """By output format: what a run needs there at once."""
     seconds: float
-    """That `prepare` will take: the speed of the sample times the workers, or the download if that is slower."""
-    bound: str
-    """What limits the speed: `workers` or `download`."""
+    """That `prepare` will take at the speed of the sample times the workers, if no download is slower."""
     fetched_bytes: int
-    """That will be downloaded, at `fetched_per_second` as measured; 0 if that could not be measured."""
-    fetched_per_second: int
+    """That will be downloaded."""
     naive_bytes: int
     """What a script needs that holds the text and collects tokens in a list."""
     sampled_places: int
@@ -129,13 +126,12 @@ class Inspection:
 def make_report(
     kinds: list[Kind], findings: Findings, sources: Sources, options: Options, tokenizer: Tokenizer,
     budget: Budget | BudgetError,
-    *, sampled_seconds: float, busy_workers: int, staged_bytes: int, download_speed: float, **machine: Any,
+    *, sampled_seconds: float, busy_workers: int, staged_bytes: int, **machine: Any,
 ) -> Inspection:  # fmt: skip
     """Return what a sample says of the sources, of a run on this machine, and of what would go wrong.
 
     `budget`: of a run, or why the memory is too small. `busy_workers`: those that have a CPU. `staged_bytes`: of
-    shards in the staging folder at a time. `download_speed`: bytes per second; 0: unknown. `machine`: the first six
-    fields of the report.
+    shards in the staging folder at a time. `machine`: the first six fields of the report.
     """
     separated, eot = options.separator is not None, tokenizer.eot is not None and options.eot != "none"
     width = tokenizer.dtype.itemsize
@@ -147,8 +143,6 @@ def make_report(
     # Shards leave the staging folder when they are complete.
     staged = {name: min(size, staged_bytes) if format_named(name).sharded else size for name, size in sizes.items()}
     fetched = round(sum(kind.column * kind.stored for kind in kinds if kind.remote))
-    download = fetched / download_speed if download_speed else 0.0
-    working = working_seconds(kinds, expects, busy_workers)
     plain = [(kind, holds) for kind, holds in zip(kinds, expects, strict=True) if kind.format == "text"]
     streams = sum(int(np.count_nonzero(kind.sizes >= STREAM_BYTES)) for kind, _ in plain)
     plain_bytes = sum(holds.text.value for _, holds in plain)
@@ -176,10 +170,8 @@ def make_report(
         bytes_per_token=total.text.value / without_eot if without_eot > 0 else 0.0,
         output_bytes=sizes,
         disk_bytes=staged if machine["staging"] else sizes,
-        seconds=_STARTING + max(working, download),
-        bound="download" if download > working else "workers",
+        seconds=_STARTING + working_seconds(kinds, expects, busy_workers),
         fetched_bytes=fetched,
-        fetched_per_second=round(download_speed),
         naive_bytes=_NAIVE * total.tokens.value + total.text.value,
         sampled_places=sum(len(kind.places) for kind in kinds),
         sampled_bytes=sum(kind.encoded for kind in kinds),

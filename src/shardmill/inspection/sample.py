@@ -9,7 +9,7 @@ import random
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from shardmill.documents import footer_bytes
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.inspection import places as reading_places
 from shardmill.inspection.places import Looking, SampledPlace, SampledSource, expansion
-from shardmill.storage import CONNECTIONS, Fetcher, RetryPolicy, Source, compression_of
+from shardmill.storage import Fetcher, RetryPolicy, Source, compression_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,6 @@ _REMOTE = 32  # the most places in remote sources
 _INSTEAD = 64  # small sources that are read instead of one place
 _THREADS = 8  # for remote sources
 _WINDOW = 2 << 20  # bytes that are fetched ahead; at the end of a place they were fetched in vain
-_TRIED_SECONDS, _TRIED_BYTES = 1.0, 32 << 20  # of the download that is tried
 
 
 @dataclass
@@ -185,21 +184,3 @@ def looking_fetcher() -> Fetcher:
     given = RetryPolicy.from_environment()
     policy = RetryPolicy(min(3, given.tries), 20.0, given.pause, 5.0, min(10.0, given.timeout))
     return Fetcher((), _WINDOW, policy, footer_bytes=footer_bytes)
-
-
-def download_speed(sources: Iterable[Source], fetcher: Fetcher) -> float:
-    """Return bytes per second from the largest remote source; 0 if it is too small to tell."""
-    largest = max((source for source in sources if source.remote), key=lambda source: source.size or 0)
-    size = min(_TRIED_BYTES, largest.size or 0)
-    piece = min(1 << 20, size // CONNECTIONS)
-    if piece < 1 << 17:
-        return 0.0
-    began = time.monotonic()
-
-    def fetch(start: int) -> int:
-        in_time = time.monotonic() < began + _TRIED_SECONDS
-        return len(fetcher.read(largest, start, min(start + piece, size))) if in_time else 0
-
-    with ThreadPoolExecutor(_THREADS, "shardmill-look") as pool:
-        got = sum(pool.map(fetch, range(0, size, piece)))
-    return got / max(1e-6, time.monotonic() - began)

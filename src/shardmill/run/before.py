@@ -11,8 +11,8 @@ from typing import Any
 
 from shardmill import arguments
 from shardmill.documents import FreeRoom, Reading
-from shardmill.errors import BudgetError, SourceError, UsageError
-from shardmill.inspection import Inspection, Looking, download_speed, looking_fetcher, make_report, take_sample
+from shardmill.errors import BudgetError, UsageError
+from shardmill.inspection import Inspection, Looking, looking_fetcher, make_report, take_sample
 from shardmill.options import Options
 from shardmill.run.budget import Budget, check_memory, default_memory
 from shardmill.run.machine import settle_allocator, usable_cpus, usable_memory
@@ -59,7 +59,7 @@ def inspect_plan(plan: Plan, out: str) -> Inspection:
     settle_allocator()  # as in a run, or the sample would be slower
     budget = _budget(plan, uploads=bool(staging))
     workers = budget.workers if isinstance(budget, Budget) else chosen.workers or usable_cpus()
-    started, speed = time.monotonic(), 0.0
+    started = time.monotonic()
     with looking_fetcher() as fetcher:
         # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
         cut = tokenizer.cut or (lambda window, at: window.find(b" ", at) + 1 or -1)
@@ -67,16 +67,11 @@ def inspect_plan(plan: Plan, out: str) -> Inspection:
         looking = Looking(reading, FreeRoom(), fetcher, tokenizer.engine())
         kinds = take_sample(found, looking, seconds=_REMOTE_SECONDS if found.remote else _SECONDS)
         sampled_seconds = time.monotonic() - started
-        try:
-            speed = download_speed(found, fetcher) if found.remote else 0.0
-        except SourceError as error:
-            looking.findings.errors.append(error)
     return make_report(
         kinds, looking.findings, found, chosen, tokenizer, budget,
         sampled_seconds=sampled_seconds,
         busy_workers=min(workers, usable_cpus()),
         staged_bytes=SHARDS_HERE * chosen.tokens_per_shard * tokenizer.dtype.itemsize,
-        download_speed=speed,
         out=out,
         staging=staging,
         free_bytes=shutil.disk_usage(folder).free,
