@@ -31,8 +31,8 @@ BLOCK, DENSE_BLOCK, DENSE = 1 << 21, 1 << 16, 32
 # The longest header line in bytes, and bytes of memory for each of them: a name is an object. Measured: 18.
 LONGEST_HEADER, NAME_MEMORY = 1 << 20, 20
 # The memory for a long row in times its size. While it is read: in blocks of a stream, and joined. Later: the row, its
-# fields and its text, and where it has to be recoded, twice that.
-STREAM_COPIES, LONG_COPIES = 2, 6
+# fields and its text, and up to seven times where it has to be recoded.
+STREAM_COPIES, LONG_COPIES = 2, 5
 # Arrow counts the bytes that it parses at once in 31 bits.
 LONGEST_ROW = (1 << 31) - 1
 QUOTE, CR, LF = b'"\r\n'

@@ -40,7 +40,7 @@ LINES = 1 << 16
 LONGEST_LINE = 4 << 30
 # The memory for a long line in times its size. While it is read: in blocks of a stream, and joined. Later: the line and
 # its text; where Python parses it, the line twice, and as `str` the line, its text, and the text while it is encoded.
-STREAM_COPIES, LINE_COPIES = 2, 6
+STREAM_COPIES, LINE_COPIES = 2, 5
 _NEWLINE, _WHITE = b"\n", b" \t\r\n"
 
 

@@ -33,7 +33,7 @@ MIN_READ_AHEAD, _MAX_READ_AHEAD = 8 * MB, 64 * MB
 _CLIENT = 12 * MB
 # The memory for a long line or row in times its size, until it is written: of a line that Python parses, the line
 # twice, and three times as `str`; of a row, its page as it is stored and decompressed, and the row by itself.
-_ROW_COPIES = 6
+_ROW_COPIES = 5
 # The fixed cost of a task: small arrays of a few calls.
 _TASK = 4 * MB
 # By how much more a process may hold at the start than it did the last time: 50 MB if it has made a run before.
