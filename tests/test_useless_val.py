@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import shardmill
-from shardmill.write.useless_val import val_warnings
+from shardmill.write.warnings import val_warnings
 from tests.corpus import documents, random_words, write_jsonl
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.shards import SPLITS, Output, open_output
+from shardmill.shards import SPLITS, ShardWriter, open_output
 
 SHARD = 500
 
@@ -86,7 +86,7 @@ def steps(made: list[tuple[str, np.ndarray]], seed: int = 0) -> list[tuple[str, 
     return done
 
 
-def take(output: Output, step: tuple[str, np.ndarray, np.ndarray, bool]) -> None:
+def take(output: ShardWriter, step: tuple[str, np.ndarray, np.ndarray, bool]) -> None:
     split, tokens, ends, ends_now = step
     output.append(split, tokens, ends)
     if ends_now:

@@ -17,7 +17,7 @@ from shardmill.arrange.placing import place_eot
 from shardmill.arrange.sorting import Block
 from shardmill.errors import UsageError
 from shardmill.run import Budget
-from shardmill.shards import Output, open_output
+from shardmill.shards import ShardWriter, open_output
 from shardmill.source_list import Sources
 from shardmill.storage import Source
 from shardmill.write import Batch, BatchTokens, Destination, FoundInSource, Producer, Rows, SplitCount, as_recorded
@@ -34,7 +34,7 @@ _BLOCK_COPIES = 12  # of the tokens of a block, at most, while it is read, gets 
 _FINGERPRINTED = ("format", "eot", "shard_tokens", "tail", "name")
 
 
-def open_outputs_for(options: Options, first: Input, destination: Destination, what: str) -> list[Output]:
+def open_outputs_for(options: Options, first: Input, destination: Destination, what: str) -> list[ShardWriter]:
     """Open an output for each format. UsageError if the folder is that of the input; `what` is done to that."""
     if destination.folder.resolve() == first.path.resolve():
         raise UsageError(f"a dataset cannot be {what} its own folder", hint="choose another `--out`")
@@ -69,7 +69,7 @@ class ArrangedDocuments(Producer):
     def __init__(
         self,
         inputs: Sequence[Input],
-        outputs: list[Output],
+        outputs: list[ShardWriter],
         options: Options,
         recorded: Facts | None,
         chosen: dict[str, Any],
@@ -112,7 +112,7 @@ class ArrangedDocuments(Producer):
         """The order: the splits of each input."""
         return ((one, split) for one in self.inputs for split in one.splits.values())
 
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+    def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         tokens = sum(one.tokens for one in self.inputs)
         need = sum(destination.space(output, tokens * output.dtype.itemsize, 0)[0] for output in outputs)
         destination.check_free(need)

@@ -19,7 +19,7 @@ from shardmill.dataset import Dataset, Split
 from shardmill.errors import BudgetError, UsageError
 from shardmill.options import Options
 from shardmill.run import Budget, resident, settle_allocator
-from shardmill.shards import Output
+from shardmill.shards import ShardWriter
 from shardmill.units import show_bytes
 from shardmill.write import Batch, Destination, Progress, Result, Run, fingerprint, open_destination
 
@@ -101,7 +101,7 @@ class OrderedDocuments(ArrangedDocuments):
         self,
         inputs: Sequence[Input],
         order: Order,
-        outputs: list[Output],
+        outputs: list[ShardWriter],
         options: Options,
         destination: Destination,
         recorded: Facts | None,
@@ -129,7 +129,7 @@ class OrderedDocuments(ArrangedDocuments):
             remarks["converted"] = {"from": self.inputs[0].format, "inputs": listed}
         return remarks
 
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+    def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         listed, tokens = sum(len(documents) for documents in self._order.splits.values()), self._order.tokens
         need = sum(destination.space(output, tokens * output.dtype.itemsize, 0)[0] for output in outputs)
         runs = tokens * self.inputs[0].width + listed * (FACTS.itemsize + 16)

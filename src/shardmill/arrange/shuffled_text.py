@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardmill.run import Plan
-    from shardmill.shards import Output
+    from shardmill.shards import ShardWriter
     from shardmill.write import Ledger, Result
 
 Encode = Callable[[dict[str, Any], "Path", Progress], "Result"]
@@ -56,7 +56,7 @@ class ShuffledText(Producer):
     def __init__(
         self,
         plan: Plan,
-        outputs: list[Output],
+        outputs: list[ShardWriter],
         destination: Destination,
         progress: Progress,
         encode: Encode | None = None,
@@ -75,7 +75,7 @@ class ShuffledText(Producer):
         self._ordered: OrderedDocuments | None = None
         self.second_progress = _SecondStep(progress)
 
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+    def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         """Check for the tokens three times: in the work folder, in sorted runs, and in the dataset."""
         first = open_outputs(self._plan, self._work)
         EncodedText(self._plan, first).check_space(destination, [*first, *first, *outputs])

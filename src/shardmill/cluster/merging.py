@@ -33,7 +33,7 @@ from shardmill.run import (
     settle_allocator,
     surely_fits,
 )
-from shardmill.shards import SPLITS, Output
+from shardmill.shards import SPLITS, ShardWriter
 from shardmill.storage import Written
 from shardmill.units import show_bytes
 from shardmill.write import (
@@ -151,7 +151,7 @@ class MergePosition:
 class MergedParts(Producer):
     """Produces the rows of all parts in order."""
 
-    def __init__(self, whole: PartPlan, plan: Plan, outputs: list[Output], parts: PlannedParts) -> None:
+    def __init__(self, whole: PartPlan, plan: Plan, outputs: list[ShardWriter], parts: PlannedParts) -> None:
         """`plan`: with all sources."""
         val, options = Val.parse(plan.options.val), plan.options
         self._whole, self._plan, self._outputs, self._parts = whole, plan, outputs, parts
@@ -165,7 +165,7 @@ class MergedParts(Producer):
         self._used: list[StoredPart] = []
         self._used_bytes = 0
 
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+    def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         """Check the disk. Parts are removed once used, but those that files are being written from are still there."""
         if not self._parts.complete:  # there is only the text to judge by, as in a run without parts
             if not surely_fits(self._plan, destination, outputs):
@@ -291,12 +291,12 @@ class MergedParts(Producer):
 class KeptParts(MergedParts):
     """Produces no rows: counts the files of the parts, and gives them their names."""
 
-    def __init__(self, whole: PartPlan, plan: Plan, outputs: list[Output], parts: PlannedParts) -> None:
+    def __init__(self, whole: PartPlan, plan: Plan, outputs: list[ShardWriter], parts: PlannedParts) -> None:
         super().__init__(whole, plan, outputs, parts)
         for output in outputs:
             output.shared = True
 
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+    def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         """Check nothing: the files are there."""
 
     def _batches(self, at: MergePosition) -> Generator[Batch | None, None, None]:
@@ -331,7 +331,7 @@ class KeptParts(MergedParts):
 class _TextOfPart(EncodedText):
     """Encodes the text within some bounds."""
 
-    def __init__(self, bounds: Bounds, plan: Plan, outputs: list[Output]) -> None:
+    def __init__(self, bounds: Bounds, plan: Plan, outputs: list[ShardWriter]) -> None:
         super().__init__(plan, outputs)
         self._bounds = bounds
 

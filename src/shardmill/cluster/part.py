@@ -20,7 +20,7 @@ from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
 from shardmill.documents import Bounds
 from shardmill.errors import BusyError, UsageError
 from shardmill.run import EncodedChunks, EncodedText, Plan, TextBatches
-from shardmill.shards import Output
+from shardmill.shards import ShardWriter
 from shardmill.tokens import Engine, Tokenizer
 from shardmill.write import Batch, BatchTokens, Destination, Ledger, Manifest, Progress, Run, progress_of
 
@@ -114,7 +114,7 @@ class PartText(EncodedText):
         part: PartBounds,
         plan: Plan,
         bounds: Bounds,
-        outputs: list[Output],
+        outputs: list[ShardWriter],
         engines: list[Engine],
     ) -> None:
         super().__init__(plan, outputs, engines=engines)
@@ -159,7 +159,7 @@ class PartText(EncodedText):
             return batch
         return batch._replace(position={"text": batch.position, "border": self._border})
 
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+    def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         """Check nothing: the merge checks the space for all parts."""
 
     def _limited(self, encoded: Iterator[EncodedChunks], made: TextBatches) -> Iterator[Batch]:

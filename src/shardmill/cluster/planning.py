@@ -23,7 +23,7 @@ from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
 from shardmill.run import Plan, open_outputs, output_orders
-from shardmill.shards import FORMATS, Output, format_named, open_output
+from shardmill.shards import FORMATS, ShardWriter, format_named, open_output
 from shardmill.source_list import Skipped, Sources
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Source, compression_of, writing_temporary_files
@@ -102,7 +102,7 @@ class PartPlan:
         plan = Plan(sources, tokenizer or _tokenizer(options), options, source_count=self.sources)
         return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
 
-    def open_part(self, number: int, plan: Plan, folder: Path) -> list[Output]:
+    def open_part(self, number: int, plan: Plan, folder: Path) -> list[ShardWriter]:
         """Return the outputs of a part: tokens to be merged, or shards, numbered after those of earlier parts."""
         outputs = open_outputs(plan, folder, name=self.name, first=(_MOST_PARTS + number) * _MOST_FILES)
         if not self.keep:

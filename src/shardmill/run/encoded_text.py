@@ -35,7 +35,7 @@ from shardmill.write import Producer
 if TYPE_CHECKING:
     from shardmill.run.encoded_chunks import EncodedChunks
     from shardmill.run.plan import Plan
-    from shardmill.shards import Output
+    from shardmill.shards import ShardWriter
     from shardmill.tokens import Engine
     from shardmill.write import Batch, Destination
 
@@ -47,7 +47,7 @@ _NO_STACK = "can't start new thread"
 _KEPT_BY_ARROW = 22_000_000
 
 
-def surely_fits(plan: Plan, destination: Destination, outputs: list[Output]) -> bool:
+def surely_fits(plan: Plan, destination: Destination, outputs: list[ShardWriter]) -> bool:
     """Whether it would fit even with one token per byte of text, and text compressed to a quarter."""
     total = plan.sources.bytes_before(len(plan.sources))
     free = shutil.disk_usage(destination.folder).free
@@ -63,7 +63,7 @@ class EncodedText(Producer):
     """The part of the sources that is read; None: all."""
 
     def __init__(
-        self, plan: Plan, outputs: list[Output], buffer_bytes: int = 0, engines: list[Engine] | None = None
+        self, plan: Plan, outputs: list[ShardWriter], buffer_bytes: int = 0, engines: list[Engine] | None = None
     ) -> None:
         """BudgetError when the memory that is allowed does not suffice.
 
@@ -140,7 +140,7 @@ class EncodedText(Producer):
     def retry_status(self) -> str:
         return self._fetcher.retries.status()
 
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+    def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         """OutputError when a sample of the text says that the output would clearly not fit."""
         plan, reading = self.plan, self._reading
         if surely_fits(plan, destination, outputs):

@@ -8,7 +8,7 @@ from typing import Any
 from shardmill.errors import UsageError
 from shardmill.options import Options, Val
 from shardmill.run.plan import Plan, hash_data
-from shardmill.shards import SPLITS, Output, open_output
+from shardmill.shards import SPLITS, ShardWriter, open_output
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
 from shardmill.write import Destination, as_recorded, dataset_files
@@ -44,10 +44,10 @@ def output_orders(plan: Plan) -> list[dict[str, Any]]:
     return [{"format": format, **order} for format in options.format]
 
 
-def open_outputs(plan: Plan, out: Path, **more: Any) -> list[Output]:
+def open_outputs(plan: Plan, out: Path, **more: Any) -> list[ShardWriter]:
     """An output for each format that is wanted; `more` overrides arguments of `open_output`."""
     tokenizer = plan.tokenizer
-    outputs: list[Output] = [open_output(folder=out, **{**order, **more}) for order in output_orders(plan)]
+    outputs: list[ShardWriter] = [open_output(folder=out, **{**order, **more}) for order in output_orders(plan)]
     if tokenizer.eot is None and any(output.eot != "none" for output in outputs):
         raise UsageError(f"the tokenizer `{tokenizer.name}` has no end-of-text token", hint="add `--eot none`")
     return outputs

@@ -20,7 +20,6 @@ from shardmill.shards.format import (
     format_named,
     unlisted_files,
 )
-from shardmill.shards.output import DATASET_FOLDERS, Output
 from shardmill.shards.recognising import Foreign, find_foreign
 from shardmill.shards.token_files import DocumentIndex, EotIndex, TokenFile, TokenFiles
-from shardmill.shards.writer import ShardWriter, open_output
+from shardmill.shards.writer import DATASET_FOLDERS, ShardWriter, open_output

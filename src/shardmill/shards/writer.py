@@ -14,13 +14,15 @@ import numpy as np
 from shardmill.errors import OutputError
 from shardmill.output_formats import SPLITS
 from shardmill.shards.borders import take
+from shardmill.shards.documents_table import TABLES
 from shardmill.shards.format import Format, OutputSettings, ShardLayout, format_named
-from shardmill.shards.output import Output, names_in_folder
 from shardmill.storage import PARTIAL, PartialFile, Written, sync_folder, writing_to
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+DATASET_FOLDERS = ("", *SPLITS, TABLES)
+"""The folders in which a dataset has files."""
 _MAX_OPEN = 8  # full shards; more of them are closed until they get their names
 _BLOCK_DOCUMENTS = 1 << 16
 _BLOCK_BYTES = 1 << 22
@@ -116,9 +118,10 @@ class _Split:
     """Nothing will be appended."""
 
 
-class ShardWriter(Output):
+class ShardWriter:
     """Writes the shards of all splits in one format.
 
+    One thread appends and asks for positions. Another runs the functions that `prepare_sync` returns, at the same time.
     Lengths of documents go to disk as documents end, so no memory grows with their number. With `tail="drop"` a last
     shard that is shorter than the others is left out; a split's only shard stays.
     """
@@ -126,6 +129,9 @@ class ShardWriter(Output):
     def __init__(self, kind: Format, settings: OutputSettings) -> None:
         self._kind, self._settings, self.layout = kind, settings, kind.layout(settings)
         self.format, self.eot, self.dtype = kind.name, settings.eot or kind.eot, self.layout.dtype
+        self.shared = False
+        """Other processes write files of the same splits, so files with its names are not foreign, and what belongs to
+        a whole split is not written: an index, or an empty file if the split has no tokens."""
         # Right for every shard but the last, so that the hash need not be computed twice.
         self._header = kind.header(self.layout.limit.tokens or 1, self.dtype)
         self.drops_tail = settings.tail == "drop" and kind.sharded and self.layout.limit.cuts_documents
@@ -143,19 +149,25 @@ class ShardWriter(Output):
         """The complete files that the split files of the format will describe."""
 
     @property
-    def file_tokens(self) -> int:  # type: ignore[override]
+    def file_tokens(self) -> int:
+        """Tokens after which a file ends; 0: there is one file per split."""
         return self.layout.limit.tokens
 
     @property
     def dropped(self) -> dict[str, int]:
+        """Tokens at the end of each split that `tail="drop"` left out of the files."""
         return {name: split.dropped for name, split in self._splits.items() if split.dropped}
 
     @property
     def full(self) -> int:
+        """How many files wait for their names."""
         return len(self._full)
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64] = _NO_ENDS) -> None:
-        """Append tokens to a split; OutputError for a document that is too long for the format."""
+        """Append tokens to a split. `ends`: where documents end, counted from the start of `tokens`.
+
+        OutputError for a document that is too long for the format.
+        """
         if tokens.dtype != self.dtype:
             tokens = tokens.astype(self.dtype)
         if not self._kind.indexed:
@@ -169,6 +181,7 @@ class ShardWriter(Output):
             tokens, ends = tokens[taken.tokens :], ends[taken.documents :] - taken.tokens
 
     def end_document(self) -> None:
+        """End the document that is open in any split."""
         limit = self.layout.limit
         for name, split in self._splits.items():
             if split.shard and split.shard.unfinished:
@@ -178,6 +191,7 @@ class ShardWriter(Output):
                     self._end(name)
 
     def finish(self, wanted: tuple[str, ...]) -> None:
+        """End every open file. Each split in `wanted` gets a file even if it has no tokens. `prepare_sync` follows."""
         self.end_document()
         for name in wanted:
             split = self._splits[name]
@@ -205,6 +219,10 @@ class ShardWriter(Output):
         return position
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
+        """Continue from a recorded position: truncate files to it and delete later ones. All zeros: start.
+
+        The files that are `complete` need not be in the folder.
+        """
         for name, (index, tokens, documents, unfinished, dropped, closed) in position.items():
             self._splits[name] = _Split(index, None, dropped, bool(closed))
             if tokens:
@@ -218,6 +236,7 @@ class ShardWriter(Output):
                 os.unlink(path)
 
     def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
+        """Return a function that syncs what was written so far, and returns the completed files with their splits."""
         full, self._full = self._full, []
         self._syncing = full
         unneeded, self._unneeded = self._unneeded, []
@@ -240,20 +259,27 @@ class ShardWriter(Output):
         return sync
 
     def recorded(self) -> None:
+        """Remove what only an earlier position needed.
+
+        Called by the syncing thread, after the journal's line for the synced position is on disk.
+        """
         while self._obsolete:
             self._obsolete.pop().remove()
 
     def matching_files(self, names: Iterable[str] | None = None) -> list[str]:
+        """Return those of `names`, or of the files in the folder, that may be among these files."""
         if self.shared:
             return []
         owned = self._kind.file_names(self._settings.name)
-        names = names_in_folder(self._settings.folder) if names is None else names
+        names = _names_in_folder(self._settings.folder) if names is None else names
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
     def warnings(self, splits: Mapping[str, Any]) -> list[str]:
+        """Return warnings about what the format's readers cannot handle; `splits` as in the manifest."""
         return [] if self.shared else self._kind.warnings(splits, self.dtype, self.eot)
 
     def close(self) -> None:
+        """Close all files as they are."""
         for shard in (*self._growing(), *self._full, *self._syncing, *self._unneeded):
             for file in shard.files:
                 file.close()
@@ -333,3 +359,11 @@ def open_output(format: str, folder: Path, **settings: Any) -> ShardWriter:
     Raise UsageError if the format's readers could not read such files.
     """
     return ShardWriter(format_named(format), OutputSettings(folder, **settings))
+
+
+def _names_in_folder(folder: Path) -> Iterator[str]:
+    """Yield the names of the files in a dataset's folder, and in the folders of splits and tables in it."""
+    for prefix in DATASET_FOLDERS:
+        if (folder / prefix).is_dir():
+            slash = "/" if prefix else ""
+            yield from (prefix + slash + entry.name for entry in os.scandir(folder / prefix) if not entry.is_dir())

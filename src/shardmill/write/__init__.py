@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         SplitCount,
         Stream,
         eot_places,
+        shares,
     )
     from shardmill.write.destination import Destination, open_destination
     from shardmill.write.facts import COMMITS, SKIPPED, Facts, SourceFacts, as_recorded, fingerprint, shard_name
@@ -52,7 +53,7 @@ __all__, __getattr__ = lazily(
     "shardmill.write",
     {
         "batch": "ODD Batch BatchTokens FinishedFiles FoundInSource FoundPart FoundSources Rows SplitCount "
-        "Stream eot_places",
+        "Stream eot_places shares",
         "destination": "Destination open_destination",
         "facts": "COMMITS SKIPPED Facts SourceFacts as_recorded fingerprint shard_name",
         "journal": "Journal",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
-from shardmill.shards import Output
+from shardmill.shards import ShardWriter
 from shardmill.storage import PartialFile, Written
 from shardmill.write.facts import Facts
 from shardmill.write.journal import SavedRun
@@ -31,7 +31,7 @@ class Checkpoints:
     def __init__(
         self,
         destination: Destination,
-        outputs: Sequence[Output],
+        outputs: Sequence[ShardWriter],
         thread: Executor,
         state: Callable[[], dict[str, Any]],
     ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError, ShardmillError
-from shardmill.shards import DATASET_FOLDERS, FORMATS, TABLE_NAMES, Output, format_named
+from shardmill.shards import DATASET_FOLDERS, FORMATS, TABLE_NAMES, ShardWriter, format_named
 from shardmill.storage import PARTIAL, FolderStore, ObjectStore, PartialFile, Store, Written, is_url
 from shardmill.units import show_bytes
 from shardmill.write.facts import COMMITS, Facts, SourceFacts, fingerprint, read_facts, shard_name
@@ -107,7 +107,7 @@ class Destination:
         """The files that are there, with their sizes."""
         return self._store.list_folders(DATASET_FOLDERS)
 
-    def check_conflicts(self, outputs: Sequence[Output]) -> None:
+    def check_conflicts(self, outputs: Sequence[ShardWriter]) -> None:
         """Raise OutputError when files that shardmill did not make have names that the outputs will use."""
         there = self.names()
         self._refuse([name for output in outputs for name in output.matching_files(there)])
@@ -122,7 +122,7 @@ class Destination:
                 hint="choose another folder" + (", or replace them with `--overwrite`" if replaceable else ""),
             )
 
-    def remove_dataset(self, facts: Facts, outputs: Sequence[Output], also: Iterable[str] = ()) -> None:
+    def remove_dataset(self, facts: Facts, outputs: Sequence[ShardWriter], also: Iterable[str] = ()) -> None:
         """Remove all files of a dataset or an unfinished run, and `also`, before a run of the plan `facts`.
 
         The names are recorded first, so that a later run can finish this if it is killed. Then the manifest is
@@ -185,7 +185,7 @@ class Destination:
         self._store.delete([NAME])
         self._store.delete(names)
 
-    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
+    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[ShardWriter]) -> None:
         """Called before the outputs are restored. OutputError when files are missing."""
 
     def restored(self) -> None:
@@ -204,7 +204,7 @@ class Destination:
     def complete(self) -> None:
         """Called when the manifest is written, last of all."""
 
-    def space(self, output: Output, size: float, margin: float) -> tuple[float, float]:
+    def space(self, output: ShardWriter, size: float, margin: float) -> tuple[float, float]:
         """How much space an output of `size` bytes, give or take `margin`, needs on this disk."""
         return size, margin
 

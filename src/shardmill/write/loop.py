@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from shardmill import __version__
-from shardmill.shards import SPLITS, Output
+from shardmill.shards import SPLITS, ShardWriter
 from shardmill.storage import write_whole
 from shardmill.write.checkpoints import checkpoint_thread
 from shardmill.write.destination import Destination
 from shardmill.write.facts import SKIPPED, Facts, fingerprint
-from shardmill.write.found import warnings_about
 from shardmill.write.journal import SavedRun
 from shardmill.write.ledger import Ledger
 from shardmill.write.manifest import NAME, Manifest, describe_outputs, manifest_json
 from shardmill.write.progress import Done, MemoryUse, Progress
 from shardmill.write.summary import Result
+from shardmill.write.warnings import warnings_about
 from shardmill.write.writer import Writer
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Producer(ABC):
         """
 
     @abstractmethod
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+    def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         """Raise OutputError when the outputs would clearly not fit."""
 
     def remarks(self, ledger: Ledger) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Run:
 
     producer: Producer
     destination: Destination
-    outputs: list[Output]
+    outputs: list[ShardWriter]
     progress: Progress
     overwrite: bool = False
 

@@ -25,7 +25,7 @@ from shardmill.output_formats import FORMATS, SPLITS
 from shardmill.storage import BLOCK_ROWS, BlockSequence, ObjectStore, scheme_of
 
 if TYPE_CHECKING:
-    from shardmill.shards import Output
+    from shardmill.shards import ShardWriter
     from shardmill.storage import Written
 
 NAME = "manifest.json"
@@ -337,7 +337,7 @@ def tables_in(split: SplitEntry) -> list[OtherFile]:
 
 
 def describe_outputs(
-    outputs: Sequence[Output], files: list[tuple[int, str, Written]], counts: list[dict[str, dict[str, int]]]
+    outputs: Sequence[ShardWriter], files: list[tuple[int, str, Written]], counts: list[dict[str, dict[str, int]]]
 ) -> list[OutputEntry]:
     """What the manifest says of each output: `counts` of each of its splits, the files, and the documents tables."""
     described: list[OutputEntry] = []

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.shards import Output
+from shardmill.shards import ShardWriter
 from shardmill.storage import (
     LARGEST_OBJECT,
     PARTIAL,
@@ -82,7 +82,7 @@ class StoreDestination(Destination):
         self._unfinished = UnfinishedFiles(store, self.folder, self._run)
         self._pushed = time.monotonic()
         self._completed = self._warned = False
-        self._outputs: Sequence[Output] = ()
+        self._outputs: Sequence[ShardWriter] = ()
 
     @property
     def last_response(self) -> float:  # type: ignore[override]
@@ -166,7 +166,7 @@ class StoreDestination(Destination):
         self._sweep()
         self._store.delete([_REMOVAL])
 
-    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
+    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[ShardWriter]) -> None:
         """Take over the journal, or write the first one; download the unfinished files.
 
         OutputError when files that are recorded as complete are missing.
@@ -264,7 +264,7 @@ class StoreDestination(Destination):
                 _log.warning("warning: working files in %s cannot be deleted: %s", self.url, why.message)
             self._warned = True
 
-    def space(self, output: Output, size: float, margin: float) -> tuple[float, float]:
+    def space(self, output: ShardWriter, size: float, margin: float) -> tuple[float, float]:
         """A file needs space here only until it is complete, and must not be too large for one object."""
         if output.file_tokens:
             return min(size, SHARDS_HERE * output.file_tokens * output.dtype.itemsize), 0

@@ -8,12 +8,11 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import MismatchError
-from shardmill.shards import SPLITS, Output
-from shardmill.write.batch import Batch, BatchTokens, FinishedFiles, Stream
+from shardmill.shards import SPLITS, ShardWriter
+from shardmill.write.batch import Batch, BatchTokens, FinishedFiles, Share, Stream, shares
 from shardmill.write.checkpoints import Checkpoints
 from shardmill.write.documents_table import DocumentsTable
 from shardmill.write.ledger import Ledger
-from shardmill.write.shares import Share, shares
 
 if TYPE_CHECKING:
     from shardmill.write.destination import Destination
@@ -30,7 +29,7 @@ class Writer:
     def __init__(
         self,
         destination: Destination,
-        outputs: list[Output],
+        outputs: list[ShardWriter],
         ledger: Ledger,
         thread: Executor,
         *,
@@ -160,7 +159,7 @@ class Writer:
         return f"{done}the same command resumes from the last checkpoint{again}"
 
 
-def _append(output: Output, stream: Stream, *, first: int) -> Iterator[Share]:
+def _append(output: ShardWriter, stream: Stream, *, first: int) -> Iterator[Share]:
     """Append one stream of a batch to an output, and yield what each split has got.
 
     Val takes the next `first` tokens, whatever the rows say.

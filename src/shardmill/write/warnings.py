@@ -11,7 +11,8 @@ from typing import Any
 
 from shardmill.core import ODD_KINDS
 from shardmill.detection import format_of
-from shardmill.shards import FORMATS, Output, early_warnings
+from shardmill.options import Val
+from shardmill.shards import FORMATS, ShardWriter, early_warnings
 from shardmill.troubles import (
     NAMES_SHOWN,
     RARE,
@@ -24,10 +25,15 @@ from shardmill.troubles import (
     special_tokens,
 )
 from shardmill.write.manifest import Manifest, SourceEntry, SourceLines, each_output
-from shardmill.write.useless_val import val_warnings
 
 # The share of a source's tokens that are control characters, from which on it is not text: about a hundredth of bytes.
 _CONTROL_SHARE = 0.04
+FEW_TOKENS = 1024
+"""Fewer than a trainer reads in one row."""
+FEW_DOCUMENTS, MANY_DOCUMENTS = 10, 100
+"""So few documents of val are too few if there are so many in all."""
+FAR_FROM_SHARE = 4
+"""The share of the tokens in val is this many times as large or small as the one that was asked for."""
 _ODD, _EMPTY = b'"odd": ', b'"bytes": 0, '
 
 
@@ -44,7 +50,7 @@ class _Seen:
             self.names.append(name)
 
 
-def warnings_about(outputs: list[Output], manifest: Manifest) -> tuple[str, ...]:
+def warnings_about(outputs: list[ShardWriter], manifest: Manifest) -> tuple[str, ...]:
     """All warnings of a run: what looks wrong in the sources, problems of readers, and a split that is of no use."""
     described = zip(outputs, each_output(manifest), strict=True)
     about_sources = manifest.get("skipped", {}).get("warnings", ())
@@ -115,3 +121,37 @@ def _separator(manifest: Manifest, options: dict[str, Any]) -> Iterator[Trouble]
         return
     if all(_is_plain(source["name"], options) for source in sources):
         yield separator_not_found(options["separator"])
+
+
+def val_warnings(manifest: Manifest) -> Iterator[str]:
+    """What is wrong with the splits of a dataset that was made from text; nothing for one without val."""
+    splits, val = manifest["splits"], Val.parse(str(manifest["options"].get("val", "0")))
+    if "val" not in splits or not any(split["tokens"] for split in splits.values()):
+        return
+    tokens, documents = splits["val"]["tokens"], splits["val"]["documents"]
+    total, total_documents = tokens + splits["train"]["tokens"], documents + splits["train"]["documents"]
+    share = tokens / total
+    first = f"`--val first:{_round(max(2 * FEW_TOKENS, total // 100))}` takes that many tokens from the start"
+    more = min(0.5, max(2 * val.fraction, 2 * FEW_DOCUMENTS / total_documents))
+    hint = f"use a larger share, such as `--val {more:.1g}`; {first}"
+    if tokens == total:
+        yield f"train is empty: all of it went to val; use a smaller share, or `--val 0`; {first}"
+    elif not tokens:
+        yield f"val is empty: too little text, or too few documents, for its share; {hint if val.fraction else first}"
+    elif tokens < FEW_TOKENS:
+        yield f"val has only {tokens:,} tokens; {hint if val.fraction else first}"
+    elif val.fraction and documents < FEW_DOCUMENTS and total_documents >= MANY_DOCUMENTS:
+        yield f"val has only {documents:,} of {total_documents:,} documents; {hint}"
+    elif val.fraction and not val.fraction / FAR_FROM_SHARE <= share <= FAR_FROM_SHARE * val.fraction:
+        yield (
+            f"val has {100 * share:.2g} % of the tokens, and `--val {val.canonical}` asked for "
+            f"{100 * val.fraction:.2g} %: documents go to one split as a whole, and some are very long; {first}"
+        )
+
+
+def _round(number: int) -> str:
+    """A number of tokens as the option takes it, with one digit."""
+    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{int(float(f'{number / size:.1g}'))}{letter}"
+    return str(number)
