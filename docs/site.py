@@ -28,6 +28,8 @@ SECTIONS = {
         "docs/howto/little_memory.md",
         "docs/python.md",
         "docs/howto/object_stores.md",
+        "docs/howto/remote.md",
+        "docs/howto/publish.md",
         "docs/clusters.md",
         "docs/howto/shuffle.md",
         "docs/howto/mix.md",

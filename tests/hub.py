@@ -64,6 +64,8 @@ class Fault:
     """Seconds between the bytes of a head that never ends."""
     whole: bool = False
     """The range is ignored."""
+    lost: bool = False
+    """What is sent is taken, and the connection is closed before the answer."""
     then: Callable[[], None] | None = None
     """Called when it strikes: a branch that moves, a file that changes."""
 
@@ -96,6 +98,13 @@ class Hub:
         """Path below /web/ → content."""
         self.objects: dict[str, dict[str, Content]] = {}
         """Bucket → key → content, of an object store below /s3/, /gs/ and /az/."""
+        self.buckets: dict[str, dict[str, Content]] = {}
+        """Bucket of the hub → path → content."""
+        self.stored: dict[str, bytes] = {}
+        """Objects of LFS that were sent, by their sha256."""
+        self.pieces: dict[str, dict[int, bytes]] = {}
+        self.taken: dict[str, int] = {}
+        """Bytes that were sent of each object."""
         self.stuck = ""
         """Pages of lists: `same`, the first without end; `empty`, empty ones; `later`, all but it are the first."""
         self.web_password: str | None = None

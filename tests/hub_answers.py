@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.hub_uploads import answer, git_oid
+
 if TYPE_CHECKING:
     from tests.hub import Hub
 
@@ -33,6 +35,11 @@ def etag_of(content: Content) -> str:
         return _sha256(content)
     status = content.stat()
     return hashlib.sha256(f"{content} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()
+
+
+def _small_oid(content: Content) -> str:
+    """Git's hash of a file; of one on disk, some hash."""
+    return git_oid(content) if isinstance(content, bytes) else etag_of(content)[:40]
 
 
 @lru_cache(256)
@@ -81,8 +88,21 @@ class Answers(BaseHTTPRequestHandler):
         if fault is not None and fault.status is not None:
             self._answer(fault.status, fault.body, fault.headers)
             return
+        lost = fault is not None and fault.lost
+        taken = answer(hub, self.command, url.path, self._body) if self.command in ("POST", "PUT") else None
+        if taken is not None:
+            if lost:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            self._answer(taken[0], json.dumps(taken[1]).encode(), {"Content-Type": "application/json", **taken[2]})
+            return
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
-        if parts[:2] == ["api", "datasets"] and len(parts) >= 4:
+        if parts[:2] == ["api", "buckets"] and len(parts) >= 5 and parts[4] == "tree":
+            self._bucket_tree(hub, "/".join(parts[2:4]), "/".join(parts[5:]))
+        elif parts[0] == "buckets" and len(parts) >= 5 and parts[3] == "resolve":
+            self._bucket_file(hub, "/".join(parts[1:3]), "/".join(parts[4:]))
+        elif parts[:2] == ["api", "datasets"] and len(parts) >= 4:
             self._api(hub, "/".join(parts[2:4]), parts[4:])
         elif parts[0] == "datasets" and len(parts) >= 6 and parts[3] == "resolve":
             self._resolve(hub, "/".join(parts[1:3]), parts[4], "/".join(parts[5:]))
@@ -97,6 +117,7 @@ class Answers(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
     do_POST = do_GET
+    do_PUT = do_GET
 
     def _repo(self, hub: Hub, name: str, revision: str) -> tuple[dict[str, Content], str] | None:
         """The files of a revision and its commit; None when that was refused already."""
@@ -132,6 +153,31 @@ class Answers(BaseHTTPRequestHandler):
         else:
             self._answer(404, b"not found")
 
+    def _bucket_tree(self, hub: Hub, name: str, folder: str) -> None:
+        if name not in hub.buckets:
+            self._answer(404, b'{"error":"Bucket not found"}', {"X-Error-Code": "RepoNotFound"})
+            return
+        recursive = parse_qs(self._request.query).get("recursive", ["false"])[0].lower() == "true"
+        below = folder + "/" if folder else ""
+        inside = [entry for entry in _entries(hub.buckets[name]) if entry["path"].startswith(below)]
+        self._json(
+            [
+                {"type": entry["type"], "path": entry["path"]}
+                | ({"size": entry["size"], "xetHash": entry["xet"]} if entry["type"] == "file" else {})
+                for entry in inside
+                if recursive or "/" not in entry["path"][len(below) :]
+            ]
+        )
+
+    def _bucket_file(self, hub: Hub, name: str, path: str) -> None:
+        content = hub.buckets.get(name, {}).get(path)
+        if content is None:
+            self._answer(404, b"Entry not found", {"X-Error-Code": "EntryNotFound"})
+            return
+        etag = etag_of(content)
+        where = f"http://localhost:{self.server.server_port}/cdn/{etag}?{_SIGNATURE}"
+        self._answer(302, b"Found", {"Location": where, "X-Linked-Size": str(_size(content)), "X-Xet-Hash": etag[::-1]})
+
     def _tree(self, hub: Hub, files: dict[str, Content], folder: str) -> None:
         query = parse_qs(self._request.query)
         recursive = query.get("recursive", ["false"])[0].lower() == "true"
@@ -166,7 +212,7 @@ class Answers(BaseHTTPRequestHandler):
         etag = etag_of(content)
         about = {"X-Repo-Commit": commit, "X-Linked-Size": str(_size(content)), "X-Linked-Etag": f'"{etag}"'}
         if _size(content) < _LARGE:
-            self._file(content, {"X-Repo-Commit": commit}, etag[:40])
+            self._file(content, {"X-Repo-Commit": commit}, _small_oid(content))
             return
         # Another host's name, as a CDN has: what is meant for the hub must not come here.
         where = f"http://localhost:{self.server.server_port}/cdn/{etag}?{_SIGNATURE}&Expires={int(time.time()) + 3600}"
@@ -176,12 +222,12 @@ class Answers(BaseHTTPRequestHandler):
         if _SIGNATURE not in query:
             self._answer(403, b"no signature")
             return
-        for repo in hub.repos.values():
-            for files in repo.commits.values():
-                for content in files.values():
-                    if etag_of(content) == etag:
-                        self._file(content, {})
-                        return
+        commits = [files for repo in hub.repos.values() for files in repo.commits.values()]
+        for files in (*commits, *hub.buckets.values()):
+            for content in files.values():
+                if etag_of(content) == etag:
+                    self._file(content, {})
+                    return
         self._answer(404, b"gone")
 
     def _web(self, hub: Hub, path: str, folder: bool) -> None:
@@ -289,7 +335,13 @@ def _entries(files: dict[str, Content]) -> list[dict[str, Any]]:
     ]
     for path, content in files.items():
         etag, size = etag_of(content), _size(content)
-        entry: dict[str, Any] = {"type": "file", "oid": etag[:40], "size": size, "path": path}
+        entry: dict[str, Any] = {
+            "type": "file",
+            "oid": _small_oid(content),
+            "size": size,
+            "path": path,
+            "xet": etag[::-1],
+        }
         if size >= _LARGE:
             entry["lfs"] = {"oid": etag, "size": size, "pointerSize": 134}
         listed.append(entry)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shardmill.preparing import prepare
     from shardmill.python_sources import PythonSource
     from shardmill.reporting import card as card
+    from shardmill.reporting import publish as publish
     from shardmill.reporting import report as report
     from shardmill.run import inspect as inspect
     from shardmill.run import read
@@ -40,7 +41,7 @@ _names, __getattr__ = lazily(
         "dataset": "Dataset open_dataset:open verify",
         "preparing": "prepare",
         "python_sources": "PythonSource:Source",
-        "reporting": "card report",
+        "reporting": "card publish report",
         "run": "inspect read",
         "write": "Result",
         "tokens": "text_tokenizer:tokenizer",
@@ -49,7 +50,7 @@ _names, __getattr__ = lazily(
 # Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.
 __all__ = [
     "Dataset", "Result", "ShardmillError", "Source", "__version__", "card", "convert", "mix", "pack", "prepare",
-    "read", "report", "shuffle", "tokenizer", "verify",
+    "publish", "read", "report", "shuffle", "tokenizer", "verify",
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import click
 from shardmill import __version__, interrupts
 from shardmill.errors import Interrupted, ShardmillError
 from shardmill.flags import (
+    cache_flags,
     complete_tokenizer,
     folder_argument,
     json_flag,
@@ -179,17 +180,18 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, verbose: b
 @folder_argument("folder")
 @click.option("--sample", default=100, metavar="N", help="number of documents to encode again  [default: 100]")
 @click.option("--source", is_flag=True, help="read all sources again and compare every token")
+@cache_flags
 @json_flag(help="print the report as JSON on standard output")
 @quiet_flag(help="print only damage")
-def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -> None:
+def verify(folder: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Check a dataset against its manifest: file sizes, sha256 and counts. Check also that every id is in range and
     that EOT is exactly between documents. A sample of the documents is encoded again with the tokenizer's own library.
-    The exit code is 1 if something is damaged.
+    The exit code is 1 if something is damaged. DIR may be a URL.
     """
     from shardmill.dataset import verify as check
 
     notify = (lambda line: None) if quiet or as_json else print_error
-    report = check(folder, sample=sample, source=source, notify=notify)
+    report = check(folder, notify=notify, **options_in(flags))
     if as_json:
         print_line(json.dumps(dataclasses.asdict(report)))
     elif report.damage or not quiet:
@@ -213,9 +215,17 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
     "-t", "--tokenizer", "tokenizers", multiple=True, metavar="NAME", shell_complete=complete_tokenizer,
     help="with --text: the tokenizer; give several to compare them side by side  [default: gpt2]",
 )  # fmt: skip
-def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **flags: Any) -> None:
+@cache_flags
+def show(
+    folder: str | None,
+    text: str | None,
+    tokenizers: tuple[str, ...],
+    cache: str | None,
+    cache_size: str | None,
+    **flags: Any,
+) -> None:
     """Print documents of a dataset token by token, or how tokenizers split a text. On a terminal tokens have
-    alternating colours; elsewhere, and with NO_COLOR, they are separated by │.
+    alternating colours; elsewhere, and with NO_COLOR, they are separated by │. DIR may be a URL.
     """
     from shardmill.dataset import open_dataset, show_text
     from shardmill.dataset import show as shown
@@ -233,7 +243,8 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **fl
     if text is not None:
         lines = show_text(text, tokenizers or ("gpt2",), ids=flags["ids"], paint=paint)
     else:
-        lines = shown(open_dataset(folder or ""), **flags, paint=paint)
+        data = open_dataset(folder or "", **options_in({"cache": cache, "cache_size": cache_size}))
+        lines = shown(data, **flags, paint=paint)
     page(lines, print_line)
 
 
@@ -246,18 +257,20 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **fl
     "--tokens", default="2B", show_default=True, metavar="N",
     help="maximum number of tokens to read; a larger dataset is sampled",
 )  # fmt: skip
+@cache_flags
 def report(folder: str, out: str, **flags: Any) -> None:
     """Write an HTML page about a dataset: totals, plots, tokens, documents drawn at random with every token coloured,
-    outliers and rejects. The page is one file that needs no network.
+    outliers and rejects. The page is one file that needs no network. DIR may be a URL.
     """
     from shardmill.reporting import report as write
 
-    print_error(f"written: {write(folder, out, **flags)}")
+    print_error(f"written: {write(folder, out, **options_in(flags))}")
 
 
 @shardmill.command(short_help="print a dataset card for the hub")
 @folder_argument("folder")
-def card(folder: str) -> None:
+@cache_flags
+def card(folder: str, **flags: Any) -> None:
     """Print a dataset card, made from the manifest: Markdown with the YAML metadata that the Hugging Face hub reads.
 
     \b
@@ -265,7 +278,34 @@ def card(folder: str) -> None:
     """
     from shardmill.reporting import card as made
 
-    print_line(made(folder))
+    print_line(made(folder, **options_in(flags)))
+
+
+@shardmill.command(short_help="publish a dataset at the Hugging Face hub")
+@folder_argument("folder")
+@click.argument("to", metavar="URL")
+@click.option("--private", is_flag=True, help="make the repository private if it does not exist yet")
+@click.option("--overwrite", is_flag=True, help="replace another dataset that is published there")
+@json_flag(help="print what was sent as JSON on standard output")
+@quiet_flag(help="print nothing")
+def publish(folder: str, to: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Publish a dataset at hf://datasets/OWNER/NAME[@BRANCH] or hf://buckets/OWNER/NAME: its files, its card and, last,
+    its manifest, which is then read back.
+
+    \b
+      shardmill publish data/web hf://datasets/me/web-tokens --private
+
+    You can stop it at any moment; the same command goes on, and nothing is sent twice. A token is needed, from HF_TOKEN
+    or `hf auth login`. If DIR has a README.md, that is the card.
+    """
+    from shardmill.reporting import publish as send
+
+    interrupts.end_orderly(RESUMABLE)
+    result = send(folder, to, notify=(lambda line: None) if quiet or as_json else print_error, **flags)
+    if as_json:
+        print_line(json.dumps(dataclasses.asdict(result)))
+    elif not quiet:
+        print_error(str(result))
 
 
 shardmill.add_command(convert)

@@ -56,6 +56,18 @@ def number_flag(*names: str, minimum: int = 0, maximum: int | None = None, **set
     return click.option(*names, type=click.IntRange(minimum, maximum), metavar="N", show_default=shown, **settings)
 
 
+def cache_flags(command: Command) -> Command:
+    """Add `--cache` and `--cache-size`, for datasets at a URL."""
+    size = click.option(
+        "--cache-size", default=None, metavar="SIZE", help="upper limit for --cache on disk  [default: 10GB]"
+    )
+    folder = click.option(
+        "--cache", default=None, metavar="FOLDER", shell_complete=_complete_folder,
+        help="folder in which blocks of a dataset at a URL are kept  [default: one in the user's cache]",
+    )  # fmt: skip
+    return folder(size(command))
+
+
 def summary_flags(command: Command) -> Command:
     """Add `--json` and `--quiet`."""
     command = quiet_flag(help="no progress and no summary")(command)

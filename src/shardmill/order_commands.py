@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shardmill.flags import folder_argument, json_flag, number_flag, option_flags, summary_flags
+from shardmill.flags import cache_flags, folder_argument, json_flag, number_flag, option_flags, summary_flags
 from shardmill.printing import begin_run, options_in, print_error, print_line, summarize
 
 
@@ -19,11 +19,13 @@ from shardmill.printing import begin_run, options_in, print_error, print_line, s
     "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
     help="position of the end-of-text token in files made by other tools  [default: detected]",
 )  # fmt: skip
+@cache_flags
 @summary_flags
 def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Write a dataset in other formats without tokenizing again, with EOT, shard size and integer type as they need it.
 
-    DIR is a dataset, or a folder of files made by another tool, in any format except mds. For such files `--tokenizer`
+    DIR is a dataset, or a folder of files made by another tool, in any format except mds; it may be a URL (s3://,
+    gs://, az://, https://, hf://datasets/OWNER/NAME, hf://buckets/OWNER/NAME). For files of another tool `--tokenizer`
     names the tokenizer that made them, and `--delimiter` and `--source-eot` name the token between documents and its
     position. You can stop it at any moment; the same command resumes it.
     """
@@ -37,13 +39,14 @@ def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> 
 @click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
 @number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
 @option_flags("format", "eot", "shard_tokens", "tail", "name", "memory", "overwrite")
+@cache_flags
 @summary_flags
 def shuffle(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Write the documents of each split of a dataset in a random order, whatever the size of the dataset.
 
-    The order depends on `--seed` and the number of documents alone. Formats, EOT and shard size are those of the
-    dataset unless others are given. You can stop it at any moment; the same command resumes it, also with another
-    amount of memory.
+    DIR may be a URL. The order depends on `--seed` and the number of documents alone. Formats, EOT and shard size are
+    those of the dataset unless others are given. You can stop it at any moment; the same command resumes it, also with
+    another amount of memory.
     """
     from shardmill.arrange import shuffle as run
 
@@ -67,6 +70,7 @@ def shuffle(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> 
 )  # fmt: skip
 @number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
 @option_flags("format", "eot", "shard_tokens", "tail", "name", "memory", "overwrite")
+@cache_flags
 @summary_flags
 def mix(
     datasets: tuple[str, ...], out: str | None, export: str | None, as_json: bool, quiet: bool, **flags: Any
@@ -76,14 +80,15 @@ def mix(
     \b
       shardmill mix web:0.7 code:0.2 books:0.1 -o mixed --tokens 10B --max-epochs 4
 
-    A dataset that is read more than once has a new order each time. First comes a table: tokens, shares, epochs, and by
-    how many tokens a dataset may be off its share at any place. The val split has every document of the datasets' val
-    splits once. You can stop it at any moment; the same command resumes it, also with another amount of memory.
+    DIR may be a URL. A dataset that is read more than once has a new order each time. First comes a table: tokens,
+    shares, epochs, and by how many tokens a dataset may be off its share at any place. The val split has every document
+    of the datasets' val splits once. You can stop it at any moment; the same command resumes it, also with another
+    amount of memory.
     """
     from shardmill.arrange import parse_stages, parse_weights, plan_mixture, write_mixture
 
     options = options_in(flags)
-    limits = {name: options.pop(name) for name in ("tokens", "max_epochs") if name in options}
+    limits = {name: options.pop(name) for name in ("tokens", "max_epochs", "cache", "cache_size") if name in options}
     planned = plan_mixture(parse_weights(datasets), stages=parse_stages(options.pop("stages", ())), **limits)
     if export is not None:
         print_line(planned.blend(export))
@@ -103,13 +108,14 @@ def mix(
 @number_flag("--block-size", minimum=2, required=True, help="tokens in a row")
 @number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
 @option_flags("format", "shard_tokens", "tail", "name", "memory", "overwrite")
+@cache_flags
 @summary_flags
 def pack(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Write a dataset as rows of exactly --block-size tokens, in a random order, each of which begins with a document.
 
-    Only documents longer than a row are cut, into full rows and a rest. Nothing is lost. Rows lie end to end, and
-    shards hold whole rows. What remains free at the end of a row is filled with end-of-text tokens. You can stop it at
-    any moment; the same command resumes it, also with another amount of memory.
+    DIR may be a URL. Only documents longer than a row are cut, into full rows and a rest. Nothing is lost. Rows lie end
+    to end, and shards hold whole rows. What remains free at the end of a row is filled with end-of-text tokens. You can
+    stop it at any moment; the same command resumes it, also with another amount of memory.
     """
     from shardmill.arrange import pack as run
 
@@ -132,10 +138,12 @@ def pack(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> Non
 @number_flag("--world-size", minimum=1, help="the loader's number of ranks  [default: 1]")
 @number_flag("--seed", minimum=-(1 << 63), help="the loader's seed  [default: 0]")
 @click.option("--order", metavar="ORDER", help="the loader's order  [default: shuffled]")
+@cache_flags
 @json_flag(help="print what was found as JSON")
 def trace(folder: str, as_json: bool, **flags: Any) -> None:
     """Print which documents, of which source and record, made a token of a dataset or a step of training; or which
-    tokens and rows a record became. Works through convert, shuffle, mix and pack, and does not read the tokens.
+    tokens and rows a record became. Works through convert, shuffle, mix and pack, and does not read the tokens. DIR may
+    be a URL.
 
     \b
       shardmill trace data --step 1200 --batch-size 8 --block-size 1024 --world-size 4
@@ -144,7 +152,9 @@ def trace(folder: str, as_json: bool, **flags: Any) -> None:
     from shardmill.dataset import first_record, open_dataset, rows_text, traced_data
     from shardmill.dataset import trace as traced
 
-    data, what = open_dataset(folder), options_in(flags)
+    what = options_in(flags)
+    kept = {name: what.pop(name) for name in ("cache", "cache_size") if name in what}
+    data = open_dataset(folder, **kept)
     if "record" in what and "source" in what:
         what["record"] -= first_record(data, what["source"])
     found = traced(data, **what)

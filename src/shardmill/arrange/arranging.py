@@ -36,7 +36,7 @@ _FINGERPRINTED = ("format", "eot", "shard_tokens", "tail", "name")
 
 def open_outputs_for(options: Options, first: Input, destination: Destination, what: str) -> list[ShardWriter]:
     """Open an output for each format. UsageError if the folder is that of the input; `what` is done to that."""
-    if destination.folder.resolve() == first.path.resolve():
+    if destination.folder.resolve() == first.path.resolve() or str(destination.shown) == str(first.path):
         raise UsageError(f"a dataset cannot be {what} its own folder", hint="choose another `--out`")
     return [
         open_output(

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from shardmill import arguments
 from shardmill.arrange.arranging import ArrangedDocuments, open_outputs_for
 from shardmill.arrange.inputs import open_input
+from shardmill.dataset import CACHE_SIZE, open_place
 from shardmill.errors import UsageError
 from shardmill.options import Options
 from shardmill.run import settle_allocator
 from shardmill.shards import FORMATS
-from shardmill.write import Progress, Result, Run, dataset_folder, open_destination, progress_of
+from shardmill.write import Progress, Result, Run, open_destination, progress_of
 
 
 def convert(
@@ -29,14 +30,16 @@ def convert(
     source_eot: str | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
     progress: Progress | bool | None = None,
 ) -> Result:
-    """Write the tokens at `source` to `out`, a folder or URL, in other formats.
+    """Write the tokens at `source` to `out`, each a folder or URL, in other formats.
 
-    `source` is a dataset, or token files made by another tool. For such files, and only for them, `tokenizer` names the
-    tokenizer that made them, `delimiter` the token between documents, and `source_eot` its position (`after`, `before`,
-    `none`; detected by default). Raise a ShardmillError for any expected failure. The same call resumes an unfinished
-    one.
+    `source` is a dataset, or token files made by another tool; `cache` and `cache_size` are those of `open`. For files
+    of other tools, and only for them, `tokenizer` names the tokenizer that made them, `delimiter` the token between
+    documents, and `source_eot` its position (`after`, `before`, `none`; detected by default). Raise a ShardmillError
+    for any expected failure. The same call resumes an unfinished one.
     """
     options = Options.of(
         {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite,
@@ -46,7 +49,7 @@ def convert(
     settle_allocator()
     if source_eot is not None and arguments.text("source_eot", source_eot) not in ("after", "before", "none"):
         raise UsageError(f"`{source_eot}` is no place for EOT", hint="choose one of: after, before, none")
-    stored = open_input(dataset_folder(source), options.tokenizer, source_eot, options.delimiter)
+    stored = open_input(open_place(source, cache, cache_size), options.tokenizer, source_eot, options.delimiter)
     destination = open_destination(arguments.path("out", out))
     outputs = open_outputs_for(options, stored, destination, "converted into")
     recorded = None if overwrite else destination.recorded_plan()

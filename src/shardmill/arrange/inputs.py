@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from shardmill.dataset import Dataset, document_index, open_dataset, row_size
+from shardmill.dataset import Dataset, document_index, row_size
 from shardmill.errors import DamageError, UsageError
 from shardmill.shards import TableIndex, find_foreign, format_named
+from shardmill.storage import AnyPath
 from shardmill.tokens import load_tokenizer
 from shardmill.write import MANIFEST, Rows
 
@@ -142,7 +143,7 @@ class InputSplit:
 class Input:
     """Splits of tokens, and what is known about them."""
 
-    path: Path
+    path: AnyPath
     name: str
     """Prefix of file names."""
     format: str
@@ -204,7 +205,7 @@ class Input:
         return amount * stop // total - amount * start // total
 
 
-def open_input(path: Path, tokenizer: str = "gpt2", eot: str | None = None, delimiter: str | None = None) -> Input:
+def open_input(path: AnyPath, tokenizer: str = "gpt2", eot: str | None = None, delimiter: str | None = None) -> Input:
     """Open the tokens at a path; UsageError when there are none that can be read, DamageError when files are damaged.
 
     `eot`: where it is in files of other tools; None: detect it. `delimiter`: which token it is there.
@@ -215,7 +216,7 @@ def open_input(path: Path, tokenizer: str = "gpt2", eot: str | None = None, deli
                 "a dataset of shardmill's says itself what stands between documents",
                 hint="leave `--source-eot` and `--delimiter` out",
             )
-        return input_of(open_dataset(path))
+        return input_of(Dataset(path))
     return _of_files(path, tokenizer, eot, delimiter)
 
 
@@ -263,14 +264,13 @@ def input_of(data: Dataset) -> Input:
     )
 
 
-def _of_files(path: Path, tokenizer: str, eot: str | None, delimiter: str | None) -> Input:
+def _of_files(path: AnyPath, tokenizer: str, eot: str | None, delimiter: str | None) -> Input:
     known = load_tokenizer(tokenizer).with_delimiter(delimiter)
     found = find_foreign(path, known.dtype)
     if known.eot is None:
         eot = "none"
     elif eot is None:
         eot = found.find_eot(known.eot)
-    stats = [one.stat() for one in found.paths]
     splits = {
         name: InputSplit(name, tokens, eot, known.eot, index=found.indices.get(name))
         for name, tokens in found.splits.items()
@@ -279,7 +279,7 @@ def _of_files(path: Path, tokenizer: str, eot: str | None, delimiter: str | None
         path=path,
         name=path.resolve().name.split(".")[0],
         format=found.format.name,
-        version=hashlib.sha256(repr([(s.st_size, s.st_mtime_ns) for s in stats]).encode()).hexdigest(),
+        version=hashlib.sha256(repr([_version(one) for one in found.paths]).encode()).hexdigest(),
         dtype=_output_dtype(found.dtype, known.vocab_size),
         width=found.dtype.itemsize,
         largest=known.largest_id,
@@ -287,6 +287,11 @@ def _of_files(path: Path, tokenizer: str, eot: str | None, delimiter: str | None
         tokenizer=known.describe(),
         tokenizer_options={"tokenizer": tokenizer, **({"delimiter": delimiter} if delimiter else {})},
     )
+
+
+def _version(path: AnyPath) -> tuple[int, int | str]:
+    """What changes when a file does."""
+    return path.stat().st_size, path.stat().st_mtime_ns if isinstance(path, Path) else path.version
 
 
 def _with_cut_document(

@@ -145,6 +145,9 @@ class MixedTokens:
         """Return a copy of some tokens."""
         return self.read_rows(np.array([start]), max(0, stop - start)).reshape(-1)
 
+    def expect_rows(self, starts: NDArray[np.int64], size: int) -> None:
+        """Do nothing: which documents rows hold is known when they are read."""
+
     def read_rows(self, starts: NDArray[np.int64], size: int) -> NDArray[Any]:
         """Return a copy of rows of `size` tokens that begin at these places."""
         rows = np.empty((len(starts), size), self.dtype)

@@ -23,10 +23,11 @@ from shardmill import arguments
 from shardmill.arrange.mixing import KEY_UNITS, MOST_TOKENS, Mixture, Stage
 from shardmill.arrange.ordered import DocumentsOfSplit, Order, options_like, write_ordered
 from shardmill.arrange.sorting import FACTS, LEFT_OUT
-from shardmill.dataset import Dataset, open_dataset
+from shardmill.dataset import CACHE_SIZE, Dataset, open_dataset
 from shardmill.errors import MismatchError, UsageError
 from shardmill.permutation import Permutation
 from shardmill.shards import Blended, blend
+from shardmill.storage import scheme_of
 from shardmill.units import parse_count
 from shardmill.write import Progress, Result, SourceLines, json_line, progress_of
 
@@ -59,6 +60,8 @@ def mix(  # type: ignore[misc]  # the options are those below
     name: str | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
     progress: Progress | bool | None = None,
 ) -> Result | MixedSplit:
     """Write a mixture of datasets, each with its share of the tokens, to `out`, and return the `Result`.
@@ -71,7 +74,9 @@ def mix(  # type: ignore[misc]  # the options are those below
     with another amount of memory.
     """
     shown = progress_of(progress)
-    plan = plan_mixture(weights, stages=stages, tokens=tokens, max_epochs=max_epochs)
+    plan = plan_mixture(
+        weights, stages=stages, tokens=tokens, max_epochs=max_epochs, cache=cache, cache_size=cache_size
+    )
     if out is None:
         from shardmill.arrange.mixed_tokens import MixedSplit  # which needs this module
 
@@ -183,6 +188,8 @@ def plan_mixture(
     stages: Mapping[int | str, Weights] | None = None,
     tokens: int | str | None = None,
     max_epochs: int = 1,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
 ) -> MixturePlan:
     """Open the datasets of a mixture and find where it ends. Only their documents tables are read.
 
@@ -192,14 +199,14 @@ def plan_mixture(
     if not isinstance(weights, Mapping) or not weights:
         raise UsageError("a mixture needs datasets and their weights", hint="for example A:0.7 B:0.3")
     names = [arguments.path("dataset", name) for name in weights]
-    if len({Path(name).resolve() for name in names}) < len(names):
+    if len({name if scheme_of(name) else Path(name).resolve() for name in names}) < len(names):
         raise UsageError("a dataset was named twice", hint="give each dataset one weight")
     every = [Stage(0, tuple(_weight(one) for one in weights.values()))]
     for start, changed in (stages or {}).items():
         every.append(Stage(parse_count(start), _weights_of_stage(names, changed)))
     every.sort(key=lambda stage: stage.start)
     mixture = Mixture(every)
-    datasets = [open_dataset(name) for name in names]
+    datasets = [open_dataset(name, cache=cache, cache_size=cache_size) for name in names]
     for name, data in zip(names[1:], datasets[1:], strict=True):
         _check_alike(names[0], datasets[0], name, data)
     sizes = [len(data["train"]) if "train" in data else 0 for data in datasets]

@@ -19,7 +19,7 @@ from shardmill import arguments
 from shardmill.arrange.ordered import DocumentsOfSplit, Order, options_like, write_ordered
 from shardmill.arrange.packing import PackingPlan, count_pieces
 from shardmill.arrange.sorting import FACTS
-from shardmill.dataset import Split, open_dataset
+from shardmill.dataset import CACHE_SIZE, Split, open_dataset
 from shardmill.errors import UsageError
 from shardmill.permutation import Permutation, Permutations
 from shardmill.units import plural
@@ -43,6 +43,8 @@ def pack(
     name: str | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
     progress: Progress | bool | None = None,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Result:
@@ -54,7 +56,7 @@ def pack(
     same call resumes an unfinished one, also with another amount of memory.
     """
     shown = progress_of(progress)
-    row, data = arguments.number("block_size", block_size, 2), open_dataset(source)
+    row, data = arguments.number("block_size", block_size, 2), open_dataset(source, cache=cache, cache_size=cache_size)
     mixture = data.manifest.get("arranged", {})
     if len(mixture.get("stages", ())) > 1:
         raise UsageError(

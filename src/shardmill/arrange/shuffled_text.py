@@ -144,7 +144,7 @@ def _found(data: Dataset, documents: int) -> FoundPart:
 def _rejects(data: Dataset) -> Iterator[list[bytes]]:
     if "rejects" not in data.manifest:
         return
-    with open(data.folder / REJECTS, "rb") as lines:
+    with (data.folder / REJECTS).open("rb") as lines:
         while some := list(islice(lines, _REJECTS_AT_ONCE)):
             yield some
 

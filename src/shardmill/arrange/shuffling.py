@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.arrange.ordered import DocumentsOfSplit, Order, options_like, write_ordered
-from shardmill.dataset import Dataset, Split, open_dataset
+from shardmill.dataset import CACHE_SIZE, Dataset, Split, open_dataset
 from shardmill.permutation import Permutation
 from shardmill.write import Progress, Result, progress_of
 
@@ -33,6 +33,8 @@ def shuffle(
     name: str | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
     progress: Progress | bool | None = None,
 ) -> Result:
     """Write the documents of each split of a dataset in a random order, which `seed` chooses.
@@ -41,7 +43,7 @@ def shuffle(
     any expected failure. The same call resumes an unfinished one, also with another amount of memory.
     """
     shown = progress_of(progress)
-    data = open_dataset(source)
+    data = open_dataset(source, cache=cache, cache_size=cache_size)
     options = options_like(
         data,
         {"format": format, "eot": eot, "seed": seed, "shard_tokens": shard_tokens, "tail": tail,

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from shardmill import arguments
+from shardmill.dataset.places import CACHE_SIZE, open_place
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.shards import DocumentIndex, EotIndex, TableIndex, TokenFile, format_named, open_table
+from shardmill.storage import AnyPath
 from shardmill.units import plural
 from shardmill.write import (
     Manifest,
     SplitEntry,
-    dataset_folder,
     each_output,
     read_manifest,
     splits_html,
@@ -37,13 +38,20 @@ _BLOCK = 1 << 18  # tokens read at a time while documents are iterated over
 _FAR = 4096  # the step of a slice from which on each token is read by itself
 
 
-def open_dataset(folder: str | os.PathLike[str], format: str | None = None) -> Dataset:
-    """Open the dataset in a folder. If it has several formats, `format` chooses one; default: the first.
+def open_dataset(
+    folder: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
+) -> Dataset:
+    """Open the dataset in a folder or at a URL. If it has several formats, `format` chooses one; default: the first.
 
-    Raise UsageError if the folder is not a dataset, DamageError if the size of a file differs from the manifest.
-    `shardmill verify` checks every byte.
+    Files at a URL (`s3://`, `gs://`, `az://`, `https://`, `hf://`) are read by ranges; blocks of them are kept in the
+    folder `cache`, up to `cache_size` bytes. Processes may share it. Raise UsageError if there is no dataset,
+    DamageError if the size of a file differs from the manifest. `shardmill verify` checks every byte.
     """
-    return Dataset(dataset_folder(folder), format)
+    return Dataset(open_place(folder, cache, cache_size), format)
 
 
 def tokenizer_of(manifest: Manifest) -> Tokenizer:
@@ -71,7 +79,7 @@ def row_size(manifest: Manifest) -> int | None:
 class Dataset:
     """A finished dataset: `data["train"]`, `data["val"]` and the manifest."""
 
-    def __init__(self, folder: Path, format: str | None = None) -> None:
+    def __init__(self, folder: AnyPath, format: str | None = None) -> None:
         format = None if format is None else arguments.text("format", format)
         self.folder = folder
         self.manifest = read_manifest(folder)
@@ -347,21 +355,31 @@ def document_index(split: Split) -> DocumentIndex:
     return EotIndex(tokens, data.eot_id, data.eot)
 
 
-def _check_sizes(folder: Path, splits: dict[str, SplitEntry]) -> None:
-    """Compare the sizes of all files with the manifest. Each folder is listed once: no system call for each file."""
+def _check_sizes(folder: AnyPath, splits: dict[str, SplitEntry]) -> None:
+    """Compare the sizes of all files with the manifest."""
     files = [file for split in splits.values() for file in (*split["files"], *tables_in(split))]
-    sizes: dict[str, int] = {}
-    for prefix in {str(Path(file["name"]).parent) for file in files}:
-        if (folder / prefix).is_dir():
-            with os.scandir(folder / prefix) as entries:
-                for entry in entries:
-                    if entry.is_file():
-                        sizes[entry.name if prefix == "." else f"{prefix}/{entry.name}"] = entry.stat().st_size
+    sizes = _listed_sizes(folder, [file["name"] for file in files]) if isinstance(folder, Path) else None
     for file in files:
-        size = sizes.get(file["name"])
+        if sizes is not None:
+            size = sizes.get(file["name"])
+        else:
+            there = folder / file["name"]
+            size = there.stat().st_size if there.is_file() else None
         if size != file["bytes"]:
             raise DamageError(
                 "the file is missing" if size is None else f"the file has {size:,} bytes, not {file['bytes']:,}",
                 place=str(folder / file["name"]),
                 hint="the dataset was changed after it was made: make it again, or bring the file back",
             )
+
+
+def _listed_sizes(folder: Path, names: list[str]) -> dict[str, int]:
+    """The sizes of files. Each folder is listed once: no system call for each file."""
+    sizes: dict[str, int] = {}
+    for prefix in {str(Path(name).parent) for name in names}:
+        if (folder / prefix).is_dir():
+            with os.scandir(folder / prefix) as entries:
+                for entry in entries:
+                    if entry.is_file():
+                        sizes[entry.name if prefix == "." else f"{prefix}/{entry.name}"] = entry.stat().st_size
+    return sizes

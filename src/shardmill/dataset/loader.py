@@ -258,7 +258,10 @@ class Batches:
         known, n, rows = self._known(step, workers)
         if not 0 <= n - known.first_read < len(known.read):
             tokens, size = self._split.tokens, self.block_size + 1
-            places = known.places[n : n + max(1, tokens.ahead_tokens // (self.batch_size * size))]
+            count = max(1, tokens.ahead_tokens // (self.batch_size * size))
+            places, following = known.places[n : n + count], known.places[n + count : n + 2 * count]
+            tokens.expect_rows(places.reshape(-1), size)
+            tokens.expect_rows(following.reshape(-1), size)
             known.read = tokens.read_rows(places.reshape(-1), size).reshape(*places.shape, size)
             known.first_read = n
         return known.read[n - known.first_read, :rows]

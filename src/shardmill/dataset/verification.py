@@ -17,7 +17,8 @@ import numpy as np
 
 from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
-from shardmill.dataset.dataset import Dataset, document_index, open_dataset, row_size, tokenizer_of
+from shardmill.dataset.dataset import Dataset, document_index, row_size, tokenizer_of
+from shardmill.dataset.places import CACHE_SIZE, open_place
 from shardmill.dataset.scans import TableScan, TokenScan
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
@@ -27,20 +28,18 @@ from shardmill.shards import (
     format_named,
     unlisted_files,
 )
-from shardmill.storage import Store, open_store
+from shardmill.storage import AnyPath, FolderStore, file_blocks, public_url
 from shardmill.tokens import Tokenizer
 from shardmill.units import plural, show_bytes, show_seconds
 from shardmill.write import (
     MANIFEST,
     Destination,
-    Manifest,
     OtherFile,
     OutputEntry,
     SplitEntry,
     check_source,
     each_output,
     fingerprint,
-    parse_manifest,
     read_manifest,
     tables_in,
 )
@@ -91,17 +90,19 @@ def verify(
     *,
     sample: int = 100,
     source: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Check a dataset: sizes, sha256, counts, ids, EOT; `sample` documents encoded again; with `source` all of them.
 
-    A dataset in an object store is read once, and no document is encoded again.
+    `cache`, `cache_size`: as for `open`; checksums are those of what the server has, not of what the cache has.
     Return a report, whose `damage` is empty if nothing is wrong. UsageError when there is no dataset.
     """
     started = time.monotonic()
-    folder = arguments.path("folder", folder)
+    named = arguments.path("folder", folder)
     sample, source = arguments.number("sample", sample, 0), arguments.flag("source", source)
-    check = _Verification(folder, sample, notify)
+    check = _Verification(open_place(named, cache, cache_size), public_url(named), sample, notify)
     manifest, report = check.manifest, check.report
     if source and "arranged" in manifest:
         raise UsageError("the documents are in another order than in the sources, so they cannot be compared")
@@ -109,7 +110,7 @@ def verify(
         raise UsageError(
             "a converted dataset was not made from text", hint="compare the dataset that it was converted from"
         )
-    if source and not check.local:
+    if source and not isinstance(check.folder, Path):
         raise UsageError("sources can be compared with a folder only", hint="copy the dataset down first")
     check.load_tokenizer()
     for described in each_output(manifest):
@@ -121,6 +122,7 @@ def verify(
     if source and not report.damage:
         notify("reading the sources again")
         try:
+            assert isinstance(check.folder, Path)
             compare_sources(check.folder, manifest)
             report.compared = True
         except DamageError as error:
@@ -130,16 +132,12 @@ def verify(
 
 
 class _Verification:
-    """A dataset in a folder or in an object store, and the report on it."""
+    """A dataset in a folder or at a URL, and the report on it."""
 
-    def __init__(self, named: str, sample: int, notify: Callable[[str], None]) -> None:
-        self.folder = Path(named)
-        self.store = open_store(named)
-        self.local = self.store.folder is not None
-        """Whether documents can be decoded: that needs files, not objects."""
+    def __init__(self, folder: AnyPath, named: str, sample: int, notify: Callable[[str], None]) -> None:
+        self.folder = folder
         self.report = Report(named)
-        damage = self.report.damage
-        self.manifest = read_manifest(self.folder, damage) if self.local else _stored_manifest(self.store, damage)
+        self.manifest = read_manifest(self.folder, self.report.damage)
         self._damage, self._notes = self.report.damage, self.report.notes
         self._sample, self._notify = sample, notify
         self._tokenizer: Tokenizer | None = None
@@ -151,9 +149,6 @@ class _Verification:
 
     def load_tokenizer(self) -> None:
         """Load the tokenizer for the sample, or note why that cannot be done."""
-        if not self.local:
-            self._notes.append("no document was encoded again: copy the dataset down for that")
-            return
         try:
             self._tokenizer = tokenizer_of(self.manifest)
             known, found = self.manifest["tokenizer"], self._tokenizer.describe()
@@ -180,7 +175,7 @@ class _Verification:
                     self._damage.append(f"{MANIFEST}: {name} has {found:,} tokens, not {split['tokens']:,}")
         expected = sum(split["documents"] for split in splits.values())
         self.report.documents += expected
-        if format_named(described["format"]).indexed and self.local and not self._damage:
+        if format_named(described["format"]).indexed and not self._damage:
             self._check_index(described)
         has_ends = described["eot"] != "none" and not self._finds_specials
         if has_ends and not self._damage and self._row is None:
@@ -235,17 +230,17 @@ class _Verification:
 
     def _table(self, described: OutputEntry, name: str) -> TableIndex | None:
         """The documents table, if it can be compared with the tokens of this format."""
-        if not self.local or self._damage:
+        if self._damage:
             return None
         try:
-            return open_dataset(self.folder, described["format"])[name].table
+            return Dataset(self.folder, described["format"])[name].table
         except DamageError as error:
             self._damage.append(f"{name}: {error.message}")
             return None
 
     def _check_index(self, described: OutputEntry) -> None:
         """Compare the number of documents that the index of each split lists with the manifest's."""
-        data, splits = open_dataset(self.folder, described["format"]), described["splits"]
+        data, splits = Dataset(self.folder, described["format"]), described["splits"]
         # A document that is cut between two splits is listed in both, and counts where it ends: one at the border of
         # `--val first:N`, and long text without separators of release 0.1.
         long = sum(split["bytes"] for split in splits.values()) // SPAN if self._may_be_spliced(described) else 0
@@ -283,12 +278,9 @@ class _Verification:
             scan.problems.clear()
         if kind.contiguous:
             return scan
-        if not self.local:
-            self._notes.append(f"the tokens of {name} were not looked at: copy the dataset down for that")
-            scan.tokens, scan.marks = split["tokens"], split["documents"]
-        elif not self._damage:
+        if not self._damage:
             scan.skip(0)
-            tokens = open_dataset(self.folder, kind.name)[name].tokens
+            tokens = Dataset(self.folder, kind.name)[name].tokens
             for start in range(0, len(tokens), _BLOCK):
                 scan.check(tokens.read(start, min(start + _BLOCK, len(tokens))))
             self._damage += [f"{name}: {problem}" for problem in scan.problems]
@@ -298,11 +290,12 @@ class _Verification:
         """Check size and sha256 of one file, and pass each block to `feed`."""
         digest, name = hashlib.sha256(), entry["name"]
         try:
-            size = self.store.size(name)
+            path = self.folder / name
+            size = path.stat().st_size
             if size != entry["bytes"]:
                 self._damage.append(f"{name}: {size:,} bytes, not {entry['bytes']:,}")
                 return
-            for block in self.store.download(name):
+            for block in file_blocks(path) if isinstance(path, Path) else path.ranges().stream():
                 digest.update(block)
                 feed(memoryview(block))
         except OSError as error:
@@ -343,7 +336,7 @@ class _Verification:
 
     def check_plan(self) -> None:
         """Compare the manifest with the plan whose fingerprint it has, if that is there."""
-        plan = Destination(self.folder).recorded_plan() if self.local else None
+        plan = Destination(self.folder).recorded_plan() if isinstance(self.folder, Path) else None
         if plan is None:
             return
         manifest, limited = self.manifest, plan["options"].get("limit") is not None
@@ -380,7 +373,10 @@ class _Verification:
         """Check that no other file in the folder could be taken for one of the dataset's: a trainer would read it."""
         outputs = each_output(self.manifest)
         listed = {file["name"] for one in outputs for split in one["splits"].values() for file in split["files"]}
-        names = self.store.list_folders(("", *SPLITS))
+        if isinstance(self.folder, Path):
+            names = list(FolderStore(self.folder).list_folders(("", *SPLITS)))
+        else:
+            names = [name for name in self.folder.folder.names() if _folder_of(name) in ("", *SPLITS)]
         others = sorted(unlisted_files([one["format"] for one in outputs], names, listed))
         self._damage += [
             f"{name}: it looks like a shard of this dataset and is not in {MANIFEST}; move or delete it"
@@ -405,7 +401,7 @@ class _Verification:
             return
         spliced = self._may_be_spliced(described)
         skipped = 0
-        for file, tokens in _documents(open_dataset(self.folder, described["format"]), self._sample, draw):
+        for file, tokens in _documents(Dataset(self.folder, described["format"]), self._sample, draw):
             text = b"" if tokens is None else tokenizer.decode(tokens)
             if tokens is None or (spliced and len(text) > SPAN):
                 skipped += 1
@@ -423,7 +419,7 @@ class _Verification:
         self, described: OutputEntry, tokenizer: Tokenizer, encode: Callable[[str], list[int]], draw: random.Random
     ) -> None:
         """Encode pieces of a packed dataset again that are whole documents: those have all bytes of their text."""
-        data = open_dataset(self.folder, described["format"])
+        data = Dataset(self.folder, described["format"])
         for split in [data[name] for name in data if len(data[name])]:
             table = split.table
             if table is None:
@@ -433,7 +429,7 @@ class _Verification:
                 tokens = split.tokens.read(start, end)
                 tokens = tokens[tokens != data.eot_id]
                 text = tokenizer.decode(tokens)
-                if len(text) != table.table["bytes"][number] or len(tokens) > _LONGEST:
+                if len(text) != table.table[number]["bytes"] or len(tokens) > _LONGEST:
                     continue
                 self.report.sampled += 1
                 if tokens.tolist() != encode(text.decode("utf-8", "surrogateescape")):
@@ -441,11 +437,8 @@ class _Verification:
                     return
 
 
-def _stored_manifest(store: Store, problems: list[str]) -> Manifest:
-    found = store.read(MANIFEST)
-    if found is None:
-        raise UsageError(f"`{store.url}` is not a dataset: it has no {MANIFEST}")
-    return parse_manifest(found, f"{store.url}/{MANIFEST}", problems)
+def _folder_of(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
 def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:
@@ -466,6 +459,7 @@ def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tupl
         if (split.name, begin, end) in seen:
             continue
         seen.add((split.name, begin, end))
-        file = split.tokens.files[bisect_right(split.tokens.starts, at) - 1].path.relative_to(data.folder).as_posix()
+        path: Any = split.tokens.files[bisect_right(split.tokens.starts, at) - 1].path
+        file = path.relative_to(data.folder).as_posix()
         # The first and the last of a split are left out, and what is longer than what was read.
         yield file, tokens[marks[after - 1] + 1 : marks[after]] if 0 < after < len(marks) else None

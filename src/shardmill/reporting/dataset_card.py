@@ -8,7 +8,7 @@ import re
 from itertools import islice
 from typing import Any
 
-from shardmill.dataset import open_dataset
+from shardmill.dataset import CACHE_SIZE, open_dataset
 from shardmill.units import plural, show_bytes
 from shardmill.write import SplitEntry
 
@@ -60,15 +60,22 @@ tokens = data["train"][0:1024]
 Fill in: the licence of the sources, and what this dataset may be used for."""
 
 
-def card(folder: str | os.PathLike[str]) -> str:
-    """Return a dataset card in Markdown. Raise UsageError if `folder` is not a dataset.
+def card(
+    folder: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
+    address: str | None = None,
+) -> str:
+    """Return a dataset card in Markdown. Raise UsageError if `folder`, a folder or URL, is not a dataset.
 
-    Fields that the files do not answer are left to fill in.
+    Fields that the files do not answer are left to fill in. `cache`, `cache_size`: as for `open`.
+    `address`: where the dataset will be published.
     """
-    data = open_dataset(folder)
+    data = open_dataset(folder, cache=cache, cache_size=cache_size)
     manifest = data.manifest
     tokenizer, options, documents = manifest["tokenizer"], manifest["options"], manifest["documents"]
-    name = data.folder.resolve().name
+    name = data.folder.resolve().name if address is None else address.rpartition("/")[2].partition("@")[0]
     tokens = sum(len(data[split]) for split in data)
     text = sum(data[split].described["bytes"] for split in data)
     ratio = f", {text / tokens:.2f} bytes per token" if text and tokens else ""
@@ -97,7 +104,7 @@ def card(folder: str | os.PathLike[str]) -> str:
         f"tokenized with {_code(tokenizer['name'])}{rejected}.",
         splits="\n".join(_split_row(split, data[split].described) for split in data),
         facts="\n".join(f"| {key} | {value} |" for key, value in facts.items()),
-        quoted=repr(name),
+        quoted=repr(address or name),
         count=f"{len(sources):,}",
         sources="\n".join(listed),
     )

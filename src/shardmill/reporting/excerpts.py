@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardmill.dataset import visible
@@ -141,9 +140,9 @@ class Rejects:
 def rejects(data: Dataset) -> Rejects:
     """The rejects of a dataset by reason, the most frequent first. At most `_LINES` are read."""
     found = Rejects(data.manifest["rejected"])
-    path = Path(data.folder, data.manifest["rejects"]["name"]) if "rejects" in data.manifest else None
+    path = data.folder / data.manifest["rejects"]["name"] if "rejects" in data.manifest else None
     if path is not None and path.exists():
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             lines = iter(lambda: file.readline(_LONG_LINE), b"")
             for line in itertools.islice(lines, _LINES):
                 found.add(line)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill import __version__, arguments
-from shardmill.dataset import Dataset, open_dataset
+from shardmill.dataset import CACHE_SIZE, Dataset, open_dataset
 from shardmill.errors import OutputError, UsageError
 from shardmill.extras import needs
 from shardmill.options import Options
@@ -70,11 +70,14 @@ def report(
     seed: int = 0,
     tokens: str | int = MOST,
     documents: int = 6,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str = CACHE_SIZE,
 ) -> Path:
     """Write a page about a dataset, and return its path.
 
-    `tokens`: maximum number of tokens to read. `documents`: number of documents to draw per split, with
-    `seed`. Raise UsageError, DamageError or OutputError if the call, the dataset or the output file is wrong.
+    `cache`, `cache_size`: as for `open`. `tokens`: maximum number of tokens to read. `documents`: number of documents
+    to draw per split, with `seed`. Raise UsageError, DamageError or OutputError if the call, the dataset or the output
+    file is wrong.
     """
     jinja2 = needs("jinja2", "report", "a report")
     if "://" in arguments.path("out", out):
@@ -85,7 +88,7 @@ def report(
     if max_tokens < 1:
         raise UsageError("`tokens` is 0, and at least 1 is needed")
     _check_place(path)
-    surveyed = _survey(open_dataset(folder), max_tokens, seed, documents)
+    surveyed = _survey(open_dataset(folder, cache=cache, cache_size=cache_size), max_tokens, seed, documents)
     page, style, script = (
         resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
         for name in ("page.html", "style.css", "script.js")

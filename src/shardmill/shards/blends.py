@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from shardmill.errors import UsageError
+from shardmill.storage import AnyPath
 
 _FORMATS = {"megatron": "megatron", "olmo": "olmo", "levanter": None, "nanotron": "datatrove"}
 """The format that each trainer reads; None: none that we write."""
@@ -16,11 +16,11 @@ TRAINERS = tuple(_FORMATS)
 class Blended(NamedTuple):
     """A dataset of a mixture."""
 
-    folder: Path
+    folder: AnyPath
     format: str
     share: float
     epochs: float
-    files: dict[str, Path]
+    files: dict[str, AnyPath]
     """The first file of each split."""
 
 

@@ -6,7 +6,6 @@ Each split has a folder of its own, since their readers take every `.ds` file un
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +13,9 @@ import numpy as np
 from shardmill.errors import DamageError
 from shardmill.shards.format import Format, Recognised, recognised
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
+from shardmill.storage import AnyPath, open_array
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from shardmill.shards.writer import Shard
     from shardmill.storage import Written
 
@@ -41,12 +39,12 @@ class Datatrove(Format):
         counts = [path.stat().st_size // 8 for path in paths]
 
         @lru_cache(4)
-        def ends(i: int) -> NDArray[Any]:
-            return np.memmap(paths[i], "<u8", "r", shape=(counts[i],)) if counts[i] else np.empty(0, "<u8")
+        def ends(i: int) -> Any:
+            return open_array(paths[i], np.dtype("<u8"), 0, counts[i])
 
         return EndsIndex(tokens, counts, ends)
 
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+    def recognise(self, path: AnyPath, raw: np.dtype[Any]) -> Recognised | None:
         if path.suffix != ".ds":
             return None
         metadata = _beside(path, ".metadata")
@@ -59,7 +57,7 @@ class Datatrove(Format):
         return tokens * width + 8 * documents + 30 * (tokens // shard_tokens + 2)
 
 
-def _beside(path: Path, ending: str) -> Path:
+def _beside(path: AnyPath, ending: str) -> AnyPath:
     return path.with_name(path.name + ending)
 
 

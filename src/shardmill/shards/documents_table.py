@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from shardmill.errors import DamageError
 from shardmill.output_formats import SPLITS
 from shardmill.shards.borders import ShardLimit
 from shardmill.shards.format import Format, OutputSettings, ShardLayout
-from shardmill.shards.token_files import OpenFile
+from shardmill.storage import AnyPath, open_array, open_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,24 +95,24 @@ def _rows(shard: Shard, first: int, count: int) -> NDArray[Any]:
     return np.frombuffer(data, DOCUMENT).copy()
 
 
-def open_table(path: Path) -> NDArray[Any]:
-    """Map a table into memory; DamageError if it is not one."""
+def open_table(path: AnyPath) -> Any:
+    """Return a table as an array: mapped into memory, or read when it is needed. DamageError if it is not one."""
     try:
-        with open(path, "rb") as file:
-            header, size = file.read(HEADER_BYTES), path.stat().st_size
+        size = path.stat().st_size
+        header = np.empty(min(size, HEADER_BYTES), np.uint8)
+        open_file(path).fill(0, header)
     except OSError as error:
         raise DamageError("the documents table cannot be read", place=str(path)) from error
     rows = (size - HEADER_BYTES) // DOCUMENT.itemsize
-    if size != HEADER_BYTES + rows * DOCUMENT.itemsize or header != table_header(rows):
+    if size != HEADER_BYTES + rows * DOCUMENT.itemsize or header.tobytes() != table_header(rows):
         raise DamageError("the file is not a documents table", place=str(path))
-    # An empty array cannot be mapped.
-    return np.memmap(path, DOCUMENT, "r", HEADER_BYTES, (rows,)) if rows else np.empty(0, DOCUMENT)
+    return open_array(path, DOCUMENT, HEADER_BYTES, rows)
 
 
 class TableIndex:
     """The documents of a split by its table."""
 
-    def __init__(self, path: Path, tokens: int, added: int = 0) -> None:
+    def __init__(self, path: AnyPath, tokens: int, added: int = 0) -> None:
         """`tokens`: those of the split; where `--tail drop` has left some out, the last document is cut.
 
         `added`: what each document is longer than in the table, which has the lengths of the first format: 1, 0 or -1.
@@ -147,15 +146,14 @@ class TableIndex:
         places = (2 * np.arange(len(numbers)) + 1 - before) * size
         starts, lengths = HEADER_BYTES + (numbers - before) * size, (1 + before) * size
         order = np.argsort(numbers, kind="stable")
-        OpenFile(self._path).fill_parts(starts[order], lengths[order], places[order], found.reshape(-1).view(np.uint8))
+        open_file(self._path).fill_parts(starts[order], lengths[order], places[order], found.reshape(-1).view(np.uint8))
         ends = found["end"] + self._added * (numbers[:, None] + np.arange(2))
         return ends[:, 0] * before, np.minimum(ends[:, 1], self.tokens)
 
     def rows(self, first: int, last: int) -> NDArray[Any]:
         """Return a copy of some rows, with the ends of this format. Read, not mapped: mapped pages count as memory."""
-        found = np.fromfile(self._path, DOCUMENT, last - first, offset=HEADER_BYTES + first * DOCUMENT.itemsize)
-        if len(found) < last - first:
-            raise self._damage()
+        found = np.empty(last - first, DOCUMENT)
+        open_file(self._path).fill(HEADER_BYTES + first * DOCUMENT.itemsize, found.view(np.uint8))
         found["end"] = np.minimum(found["end"] + self._added * np.arange(first + 1, last + 1), self.tokens)
         return found
 
@@ -174,7 +172,7 @@ class TableIndex:
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         first, last = self._ended_by(start), min(self._ended_by(stop), len(self))
-        found: NDArray[np.int64] = self.table["end"][first:last] + self._added * np.arange(first + 1, last + 1)
+        found: NDArray[np.int64] = self.table[first:last]["end"] + self._added * np.arange(first + 1, last + 1)
         if stop == self.tokens and last < len(self):
             found = np.append(found, self.tokens)
         if len(found) and not (start < found[0] and found[-1] <= stop and (found[1:] > found[:-1]).all()):
@@ -190,7 +188,7 @@ class TableIndex:
         return low
 
     def _end(self, i: int) -> int:
-        return int(self.table["end"][i]) + self._added * (i + 1)
+        return int(self.table[i]["end"]) + self._added * (i + 1)
 
     def _damage(self) -> DamageError:
         return DamageError("the documents table does not fit the tokens", place=str(self._path))

@@ -15,6 +15,7 @@ from shardmill.errors import DamageError, UsageError
 from shardmill.output_formats import FORMATS, OUTPUT_FORMATS, SPLITS
 from shardmill.shards.borders import ShardLimit
 from shardmill.shards.token_files import DocumentIndex, TokenFile, TokenFiles
+from shardmill.storage import AnyPath
 
 if TYPE_CHECKING:
     from shardmill.shards.writer import Shard
@@ -131,7 +132,7 @@ class Format:
         """Return where documents are, from the files' own index; None: there is none. DamageError if it is wrong."""
         return None
 
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+    def recognise(self, path: AnyPath, raw: np.dtype[Any]) -> Recognised | None:
         """Describe a file that another tool may have made; None: it is not of this format.
 
         `raw`: the type of the tokens in files that do not say it. DamageError if the file is not whole.
@@ -160,7 +161,7 @@ def recognised(dtype: np.dtype[Any], file: TokenFile) -> Recognised:
     return Recognised(dtype, file)
 
 
-def recognised_raw(dtype: np.dtype[Any], path: Path) -> Recognised:
+def recognised_raw(dtype: np.dtype[Any], path: AnyPath) -> Recognised:
     """Describe a file that holds nothing but tokens; DamageError if the last of them is not whole."""
     size = path.stat().st_size
     if size % dtype.itemsize:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from shardmill.errors import DamageError
 from shardmill.shards.borders import ShardLimit
 from shardmill.shards.format import Format, OutputSettings, Recognised, ShardLayout, recognised
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
+from shardmill.storage import AnyPath
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +66,7 @@ class Litdata(Format):
                 raise DamageError("the chunk's offsets do not fit its size", place=str(file.path))
         return EndsIndex(tokens, counts, lru_cache(_CHUNKS)(lambda i: _ends(tokens, i)))
 
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+    def recognise(self, path: AnyPath, raw: np.dtype[Any]) -> Recognised | None:
         listed = path.with_name("index.json")
         if path.suffix != ".bin" or not path.name.startswith("chunk-") or not listed.exists():
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from shardmill.errors import UsageError
 from shardmill.shards.format import Format, OutputSettings, Recognised, ShardLayout, recognised, short_tails
 from shardmill.shards.token_files import TokenFile
+from shardmill.storage import AnyPath
 
 _HEAD = 1024
 _KINDS = {2: (20240520, 1), 4: (20240801, 7)}
@@ -38,11 +38,13 @@ class Llmc(Format):
             )
         return super().layout(settings)
 
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
-        with open(path, "rb") as file:
+    def recognise(self, path: AnyPath, raw: np.dtype[Any]) -> Recognised | None:
+        if path.suffix != ".bin":
+            return None
+        with path.open("rb") as file:
             header = file.read(_HEAD)
         for width, kind in _KINDS.items():
-            if path.suffix == ".bin" and len(header) == _HEAD and struct.unpack_from("<2i", header) == kind:
+            if len(header) == _HEAD and struct.unpack_from("<2i", header) == kind:
                 (tokens,) = struct.unpack_from("<I", header, 8)
                 return recognised(np.dtype(f"<u{width}"), TokenFile(path, tokens, _HEAD))
         return None

@@ -12,7 +12,8 @@ import numpy as np
 from shardmill.errors import DamageError
 from shardmill.shards.borders import ShardLimit
 from shardmill.shards.format import Format, OutputSettings, ShardLayout
-from shardmill.shards.token_files import EndsIndex, OpenFile, TokenFile, TokenFiles, read_only
+from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles, read_only
+from shardmill.storage import OpenFile, RemoteRanges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,6 +144,8 @@ def _groups(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 class MdsFiles(TokenFiles):
     """Tokens across MosaicML's shards, where every document has a header of its own."""
 
+    contiguous = False
+
     def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
         super().__init__(files, dtype)
         known, opened, width = self.files, self.opened, self.dtype.itemsize
@@ -181,7 +184,7 @@ class MdsFiles(TokenFiles):
             self.fill(i, start, out[place : place + length])
 
 
-def _offsets(file: TokenFile, opened: OpenFile) -> NDArray[np.int64]:
+def _offsets(file: TokenFile, opened: OpenFile | RemoteRanges) -> NDArray[np.int64]:
     """Return where the documents of a shard begin, and the end, in bytes; DamageError if that cannot be."""
     count, size = np.empty(1, "<u4"), file.path.stat().st_size
     opened.fill(0, count.view(np.uint8))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from shardmill.errors import DamageError, UsageError
 from shardmill.shards.format import Format, OutputSettings, Recognised, ShardLayout, recognised
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
+from shardmill.storage import AnyPath, open_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class Megatron(Format):
         counts = [_read_head(path)[2] for path in paths]
         return EndsIndex(tokens, counts, lru_cache(_OPEN)(lambda i: _DocumentEnds(paths[i], tokens.dtype.itemsize)))
 
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+    def recognise(self, path: AnyPath, raw: np.dtype[Any]) -> Recognised | None:
         index = path.with_suffix(".idx")
         if path.suffix != ".bin" or not index.exists():
             return None
@@ -88,13 +88,13 @@ def _dtype(vocab_size: int, width: int) -> np.dtype[Any]:
 class _DocumentEnds:
     """Where documents end, in tokens; read from the index when needed. A document may have any number of sequences."""
 
-    def __init__(self, path: Path, width: int) -> None:
+    def __init__(self, path: AnyPath, width: int) -> None:
         _, sequences, documents = _read_head(path)
         self._path, self._width = path, width
-        data, at = np.asarray(np.memmap(path, np.uint8, "r")), HEAD.size
-        self._lengths = data[at : at + 4 * sequences].view("<i4")
-        self._offsets = data[at + 4 * sequences : at + 12 * sequences].view("<i8")
-        self._next_sequence = data[at + 12 * sequences :][8 : 8 * (documents + 1)].view("<i8")
+        at = HEAD.size
+        self._lengths = open_array(path, np.dtype("<i4"), at, sequences)
+        self._offsets = open_array(path, np.dtype("<i8"), at + 4 * sequences, sequences)
+        self._next_sequence = open_array(path, np.dtype("<i8"), at + 12 * sequences + 8, documents)
         """The number of the sequence after each document."""
 
     def __len__(self) -> int:
@@ -118,9 +118,9 @@ class _DocumentEnds:
         return self._offsets[sequences] // self._width + self._lengths[sequences]
 
 
-def _read_head(path: Path) -> tuple[int, int, int]:
+def _read_head(path: AnyPath) -> tuple[int, int, int]:
     """Return the code of the type, the number of sequences and of documents. DamageError if it is no whole index."""
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         head = file.read(HEAD.size)
     if len(head) == HEAD.size:
         magic, version, code, sequences, entries = HEAD.unpack(head)

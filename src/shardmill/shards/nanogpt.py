@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardmill.shards.format import Format, Recognised, recognised_raw
+from shardmill.storage import AnyPath
 
 _BLOCK = 1_024
 
@@ -16,7 +16,7 @@ _BLOCK = 1_024
 class Nanogpt(Format):
     name, eot, stem, endings, sharded = "nanogpt", "after", "{split}", (".bin",), False
 
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+    def recognise(self, path: AnyPath, raw: np.dtype[Any]) -> Recognised | None:
         """Any `.bin` that no other format knows: it has no header."""
         return recognised_raw(raw, path) if path.suffix == ".bin" else None
 

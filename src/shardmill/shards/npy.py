@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from shardmill.errors import DamageError
 from shardmill.output_formats import SPLITS
 from shardmill.shards.format import Format, Recognised, recognised, short_tails
 from shardmill.shards.token_files import TokenFile
+from shardmill.storage import AnyPath
 
 _MAGIC = b"\x93NUMPY"
 _ARRAY = re.compile(
@@ -28,10 +28,12 @@ class Npy(Format):
         shape = f"{{'descr': '<u{dtype.itemsize}', 'fortran_order': False, 'shape': ({tokens},), }}"
         return _MAGIC + b"\x01\x00\x76\x00" + shape.ljust(117).encode() + b"\n"
 
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
-        with open(path, "rb") as file:
+    def recognise(self, path: AnyPath, raw: np.dtype[Any]) -> Recognised | None:
+        if path.suffix != ".npy":
+            return None
+        with path.open("rb") as file:
             start = file.read(12)
-            if path.suffix != ".npy" or start[:6] != _MAGIC:
+            if start[:6] != _MAGIC:
                 return None
             # Version 1 has two bytes for the length of what describes the array, version 2 has four.
             wide = 4 if start[6:8] == b"\x02\x00" else 2

@@ -8,7 +8,6 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow.csv as pa_csv
 from shardmill.errors import DamageError
 from shardmill.shards.format import Format, Recognised, recognised_raw
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
+from shardmill.storage import AnyPath
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,10 +45,12 @@ class Olmo(Format):
         counts = [sum(block.count(b"\n") for block in _read_blocks(file.path)) for file in files]
         return EndsIndex(tokens, counts, lru_cache(_FILES)(lambda i: _ends(files[i])))
 
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+    def recognise(self, path: AnyPath, raw: np.dtype[Any]) -> Recognised | None:
         """A `.npy` that is not one of NumPy's."""
-        with open(path, "rb") as file:
-            if path.suffix != ".npy" or file.read(6) == b"\x93NUMPY":
+        if path.suffix != ".npy":
+            return None
+        with path.open("rb") as file:
+            if file.read(6) == b"\x93NUMPY":
                 return None
         return recognised_raw(raw, path)
 
@@ -82,14 +84,14 @@ def _list_blocks(shard: Shard) -> Iterator[bytes]:
     yield struct.pack("<BHHII", 1, 0, 0xFFFF, crc, size & 0xFFFFFFFF)
 
 
-def _list_of(path: Path) -> Path:
+def _list_of(path: AnyPath) -> AnyPath:
     return path.with_suffix(".csv.gz")
 
 
-def _read_blocks(path: Path) -> Iterator[bytes]:
+def _read_blocks(path: AnyPath) -> Iterator[bytes]:
     """Yield the text of the list beside a file, a megabyte at a time; DamageError if it cannot be read."""
     try:
-        with gzip.open(_list_of(path)) as file:
+        with _list_of(path).open("rb") as stored, gzip.open(stored) as file:
             yield from iter(lambda: file.read(1 << 20), b"")
     except (OSError, EOFError, zlib.error) as error:
         raise DamageError(f"the list of documents cannot be read: {error}", place=str(_list_of(path))) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,10 @@ from shardmill.errors import UsageError
 from shardmill.output_formats import FORMATS
 from shardmill.shards.format import Format, Recognised, format_named
 from shardmill.shards.token_files import DocumentIndex, TokenFiles
+from shardmill.storage import AnyPath, RemotePath
 
 _SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_TOKEN_FILES = (".bin", ".npy", ".ds", ".idx")  # whose first bytes are read
 _SAMPLE = 1 << 16
 _DOCUMENTS = 16  # of each split that are looked at
 
@@ -27,7 +28,7 @@ class Foreign:
     dtype: np.dtype[Any]
     splits: dict[str, TokenFiles]
     indices: dict[str, DocumentIndex]
-    paths: list[Path]
+    paths: list[AnyPath]
 
     def find_eot(self, eot: int) -> str:
         """Detect where the end-of-text token is: after, before or none. The files themselves do not say it."""
@@ -51,12 +52,12 @@ class Foreign:
         return self.format.eot if before or inside else "none"
 
 
-def find_foreign(path: Path, raw: np.dtype[Any]) -> Foreign:
+def find_foreign(path: AnyPath, raw: np.dtype[Any]) -> Foreign:
     """Find the token files at a path: a file, or a folder of them. `raw`: the type in files that do not say it.
 
     Raise UsageError if there are none, or several kinds; DamageError if one is not whole.
     """
-    found: dict[Path, tuple[str, Recognised]] = {}
+    found: dict[AnyPath, tuple[str, Recognised]] = {}
     for one in [path] if path.is_file() else _files_under(path):
         # The default format comes last: it takes what no other format knows.
         for name in reversed(FORMATS):
@@ -82,14 +83,17 @@ def find_foreign(path: Path, raw: np.dtype[Any]) -> Foreign:
     return Foreign(kind, dtype, tokens, indices, list(found))
 
 
-def _files_under(folder: Path) -> list[Path]:
+def _files_under(folder: AnyPath) -> list[AnyPath]:
     """The files of a folder, and of the folders of splits in it."""
-    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    inside: list[Any] = sorted(folder.iterdir()) if folder.is_dir() else []
     splits = [one for one in inside if one.is_dir() and one.name in _SPLIT_WORDS]
-    return [one for one in (*inside, *(file for split in splits for file in sorted(split.iterdir()))) if one.is_file()]
+    files = [one for one in (*inside, *(file for split in splits for file in sorted(split.iterdir()))) if one.is_file()]
+    if isinstance(folder, RemotePath):
+        folder.folder.announce(one.inside for one in files if one.suffix in _TOKEN_FILES)
+    return files
 
 
-def _split_of(path: Path, under: Path) -> str:
+def _split_of(path: AnyPath, under: AnyPath) -> str:
     """By the last word of its name that is a split (`medieval_train_000001.npy`: train), else by its folder's name."""
     folder = path.parent.name if path.parent != under and path != under else ""
     words = [word for word in re.split(r"[^a-z]+", f"{folder} {path.stem}".lower()) if word in _SPLIT_WORDS]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from shardmill.core import read_parts
 from shardmill.errors import DamageError
+from shardmill.storage import CACHE_BLOCK, AnyPath, RemotePath, RemoteRanges, open_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,54 +23,23 @@ _OPEN = 56  # files at a time; with the memory maps 64, and macOS allows a proce
 _MAPS = 8
 _BLOCK = 1 << 16  # tokens that are searched at once, or more if there would be more than _BLOCKS blocks
 _BLOCKS = 1 << 16
+_ROWS_AHEAD = 1 << 18  # tokens of rows that a loader asks for at once where files are remote
 
 
 @dataclass(frozen=True)
 class TokenFile:
     """A file that holds `tokens` tokens after a header of `head` bytes."""
 
-    path: Path
+    path: AnyPath
     tokens: int
     header_bytes: int = 0
-
-
-class OpenFile:
-    """A file that any number of threads read at any offset; it is closed when nobody refers to it any more."""
-
-    def __init__(self, path: Path) -> None:
-        """Raise DamageError if it does not exist."""
-        self._path, self._handle = path, -1
-        try:
-            self._handle = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            raise DamageError("the file is gone", place=str(path)) from None
-
-    def __del__(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-
-    def fill(self, at: int, out: NDArray[np.uint8]) -> None:
-        """Fill an array with the bytes from `at` on; DamageError if the file ends too early."""
-        view = memoryview(out)  # type: ignore[arg-type,unused-ignore]
-        while len(view):
-            got = os.preadv(self._handle, [view], at)
-            if not got:
-                raise DamageError("the file ends too early", place=str(self._path))
-            view, at = view[got:], at + got
-
-    def fill_parts(
-        self, starts: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[np.uint8]
-    ) -> None:
-        """Read parts of the file, each to its place in an array; DamageError if the file ends too early."""
-        if not read_parts(self._handle, starts, lengths, places, out):
-            raise DamageError("the file ends too early", place=str(self._path))
 
 
 class TokenFiles:
     """Tokens across files, by their position in the whole. Threads may share it."""
 
-    ahead_tokens = 0
-    """Tokens of rows that a loader should ask for at once; 0: one batch is as fast."""
+    contiguous = True
+    """The tokens of a file are side by side, after a header."""
 
     def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
         self.files, self.dtype = list(files), dtype.newbyteorder("<")
@@ -81,8 +48,12 @@ class TokenFiles:
         self.starts = self._borders.tolist()
         # A file that leaves a cache stays open for those who still read it.
         known, stored = self.files, self.dtype  # no reference to self, so that files are closed when it is deleted
-        self.opened = lru_cache(_OPEN)(lambda i: OpenFile(known[i].path))
+        self.opened = lru_cache(_OPEN)(lambda i: open_file(known[i].path))
         self._map = lru_cache(_MAPS)(lambda i: _map(known[i], stored))
+        remote = [file.path.folder for file in self.files if isinstance(file.path, RemotePath)]
+        self.ahead_tokens = _ROWS_AHEAD if remote else 0
+        """Tokens of rows that a loader should ask for at once; 0: one batch is as fast."""
+        self._cached = not remote or len(self) * self.dtype.itemsize <= remote[0].cache.limit
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -111,9 +82,48 @@ class TokenFiles:
     def read_rows(self, starts: NDArray[np.int64], size: int) -> NDArray[Any]:
         """Return a copy of rows of `size` tokens that begin at these places."""
         rows = np.empty((len(starts), size), self.dtype)
+        if self.ahead_tokens and not self._is_scattered(starts):
+            self.gather(starts, np.full(len(starts), size), np.arange(len(starts)) * size, rows.reshape(-1))
+            return rows
         for row, start in zip(rows, starts.tolist(), strict=True):
-            self.read_into(start, row)
+            if self.ahead_tokens and (where := self._within_a_file(start, size)):
+                i, begin, end = where
+                row[:] = np.frombuffer(self._remote(i).row(begin, end), self.dtype)
+            else:
+                self.read_into(start, row)
         return rows
+
+    def expect_rows(self, starts: NDArray[np.int64], size: int) -> None:
+        """Begin to fetch rows that will be read soon, where files are remote."""
+        if not self.ahead_tokens or not len(starts):
+            return
+        if self._is_scattered(starts):
+            for start in starts.tolist():
+                if where := self._within_a_file(start, size):
+                    self._remote(where[0]).request(*where[1:])
+            return
+        files = np.searchsorted(self._borders, starts, side="right") - 1
+        for i in np.unique(files).tolist():
+            at = (starts[files == i] - self._borders[i]) * self.dtype.itemsize + self.files[i].header_bytes
+            self._remote(i).expect(at)
+
+    def _is_scattered(self, starts: NDArray[np.int64]) -> bool:
+        """Whether rows are better fetched alone: there is one in a block, and the cache cannot keep all blocks."""
+        blocks = starts * self.dtype.itemsize // CACHE_BLOCK
+        return self.contiguous and not self._cached and len(np.unique(blocks)) * 2 > len(blocks)
+
+    def _within_a_file(self, start: int, size: int) -> tuple[int, int, int] | None:
+        """The file of a row, and where it begins and ends there in bytes; None: it crosses a border."""
+        i, width = bisect_right(self.starts, start) - 1, self.dtype.itemsize
+        if start + size > self.starts[i + 1]:
+            return None
+        begin = self.files[i].header_bytes + (start - self.starts[i]) * width
+        return i, begin, begin + size * width
+
+    def _remote(self, i: int) -> RemoteRanges:
+        file = self.opened(i)
+        assert isinstance(file, RemoteRanges)
+        return file
 
     def gather(
         self, starts: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[Any]
@@ -148,7 +158,7 @@ class TokenFiles:
     def view(self, start: int, stop: int) -> NDArray[Any]:
         """Return some tokens, read-only: a view of the memory map if they are in one file, else a copy."""
         i = bisect_right(self.starts, start) - 1
-        if start >= stop or stop > self.starts[i + 1]:
+        if start >= stop or stop > self.starts[i + 1] or self.ahead_tokens:
             return read_only(self.read(start, stop))
         return self._map(i)[start - self.starts[i] : stop - self.starts[i]]
 
@@ -167,7 +177,7 @@ class TokenFiles:
 
 
 def _map(file: TokenFile, dtype: np.dtype[Any]) -> NDArray[Any]:
-    with open(file.path, "rb") as handle:
+    with file.path.open("rb") as handle:
         mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(mapped, dtype, file.tokens, file.header_bytes)
 

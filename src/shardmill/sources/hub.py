@@ -6,7 +6,7 @@ list, although the page before it promised more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -14,6 +14,9 @@ from shardmill.errors import SourceError
 from shardmill.sources.cards import CARD, CARD_BYTES
 from shardmill.sources.names import WILDCARD, split_pattern
 from shardmill.storage import Fetcher, HubAddress, ListedObject, Source, Transient, public_url
+
+Ask = Callable[..., tuple[Any, str]]
+"""Returns the hub's response to an API path, and the URL of the next page."""
 
 
 class HubListing(NamedTuple):
@@ -26,7 +29,8 @@ class HubListing(NamedTuple):
 
     def name(self, address: HubAddress, path: str) -> str:
         """The name of a file as a source."""
-        return f"hf://datasets/{address.repo}@{self.commit}/{path}"
+        at = f"@{self.commit}" if self.commit else ""
+        return f"hf://{address.kind}/{address.repo}{at}/{path}"
 
 
 def list_hub(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> HubListing:
@@ -45,11 +49,19 @@ def list_hub(spec: str, address: HubAddress, commit: str | None, fetcher: Fetche
 
 def _ask(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> HubListing:
     """Ask the hub for the commit and the files; KeyError, TypeError or ValueError if its response has another form."""
-    repo = f"datasets/{quote(address.repo)}"
+    repo = f"{address.kind}/{quote(address.repo)}"
 
     def ask(path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
         return fetcher.request(lambda: fetcher.web.ask_hub_api(spec, path, form), public_url(spec))
 
+    root, pattern = split_pattern(address.path)
+    deep = not pattern or "**" in pattern or "/" in pattern
+    if address.kind == "buckets":
+        files = _pages(spec, _bucket_tree(repo, root, deep), ask)
+        if not files:  # it may be a file
+            files = _pages(spec, _bucket_tree(repo, root.rpartition("/")[0], False), ask)
+            files = [one for one in files if one.path == root]
+        return HubListing("", files, "")
     if commit is None:
         commit = _as_text(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
     found = HubListing(commit, [], "")
@@ -57,9 +69,24 @@ def _ask(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -
         named = _files(ask(f"{repo}/paths-info/{commit}", {"paths": [address.path], "expand": False})[0])
         if named:
             return found._replace(files=named)
-    root, pattern = split_pattern(address.path)
-    deep = not pattern or "**" in pattern or "/" in pattern
-    page = f"{repo}/tree/{commit}{'/' if root else ''}{quote(root)}?recursive={deep}&expand=False"
+    found.files.extend(
+        _pages(spec, f"{repo}/tree/{commit}{'/' if root else ''}{quote(root)}?recursive={deep}&expand=False", ask)
+    )
+    card = next((one for one in found.files if one.path == CARD and not address.path), None)
+    if card is None:
+        return found
+    name = found.name(address, CARD)
+    text = fetcher.read(Source(name, name, card.size, card.version), 0, min(card.size, CARD_BYTES))
+    return found._replace(card=bytes(text).decode("utf-8", "replace"))
+
+
+def _bucket_tree(repo: str, folder: str, deep: bool) -> str:
+    return f"{repo}/tree{'/' if folder else ''}{quote(folder, safe='')}?recursive={deep}"
+
+
+def _pages(spec: str, page: str, ask: Ask) -> list[ListedObject]:
+    """The files of a list, page after page."""
+    found: list[ListedObject] = []
     listed = set[str]()
     while page:
         some, following = ask(page)
@@ -71,15 +98,10 @@ def _ask(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -
             # It has no end, or a page came in place of another one, whose files would be missing.
             message, hint = "the hub's list repeats itself", "run the same command again when the hub is well"
             raise Transient(message, tries=3, error=SourceError(message, place=public_url(spec), hint=hint))
-        found.files.extend(files)
+        found.extend(files)
         listed |= names
         page = following
-    card = next((one for one in found.files if one.path == CARD and not address.path), None)
-    if card is None:
-        return found
-    name = found.name(address, CARD)
-    text = fetcher.read(Source(name, name, card.size, card.version), 0, min(card.size, CARD_BYTES))
-    return found._replace(card=bytes(text).decode("utf-8", "replace"))
+    return found
 
 
 def _files(answer: Any) -> list[ListedObject]:
@@ -87,13 +109,18 @@ def _files(answer: Any) -> list[ListedObject]:
     if not isinstance(answer, list):
         raise TypeError(answer)
     files = [
-        ListedObject(_as_text(entry["path"]), int(entry["size"]), _as_text((entry.get("lfs") or entry)["oid"]))
+        ListedObject(_as_text(entry["path"]), int(entry["size"]), _version(entry))
         for entry in answer
         if entry["type"] == "file"
     ]
     if any(one.size < 0 or ".." in one.path.split("/") for one in files):
         raise ValueError(answer)
     return files
+
+
+def _version(entry: dict[str, Any]) -> str:
+    """What names the content of a file: Git's hash, that of LFS, or in buckets Xet's."""
+    return _as_text(entry["xetHash"] if "oid" not in entry else (entry.get("lfs") or entry)["oid"])
 
 
 def _as_text(value: Any) -> str:

@@ -115,7 +115,8 @@ def _at_hub(
         files = _chosen(listing.files, address.path, public_url(spec), rules, beginning, hub=True)
     for path, size, version in files:
         name = listing.name(address, path)
-        requested.setdefault(address.requested, name)
+        if listing.commit:
+            requested.setdefault(address.requested, name)
         yield Source(name, name, size, str(version), rules.input_format)
 
 

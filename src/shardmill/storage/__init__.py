@@ -1,5 +1,6 @@
 """Bytes anywhere: local files, compression, the web and object stores; read by ranges, written whole."""
 
+from shardmill.storage.block_cache import CACHE_BLOCK
 from shardmill.storage.cache import Cache
 from shardmill.storage.compressed import COMPRESSION_MARKS, compression_from, decompressed, decompressor
 from shardmill.storage.feeds import (
@@ -27,6 +28,7 @@ from shardmill.storage.files import (
     writing_temporary_files,
     writing_to,
 )
+from shardmill.storage.local_file import OpenFile
 from shardmill.storage.names import (
     BUCKETS,
     COMPRESSION_ENDINGS,
@@ -42,6 +44,7 @@ from shardmill.storage.names import (
 from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url, open_store
 from shardmill.storage.objects import ListedObject, check_address, path_in_bucket
 from shardmill.storage.remote_file import Bytes
+from shardmill.storage.remote_folder import AnyPath, RemoteFolder, RemotePath, RemoteRanges, open_array, open_file
 from shardmill.storage.retrying import Retries, RetryPolicy, Transient, Unreachable
 from shardmill.storage.source import BLOCK_ROWS, SMALL, STDIN, BlockSequence, PackedRows, Source, sorted_rows
 from shardmill.storage.stores import FolderStore, Store

@@ -107,12 +107,15 @@ class Fetcher:
 
     def submit_range(self, source: Source, start: int, end: int, urgent: bool = False) -> Fetch[Bytes]:
         """Begin to fetch a range."""
+        place = f"{source.name}, byte {start:,}"
+        return self.submit(lambda: self.fetch(source, start, end), place, urgent=urgent)
 
-        def fetch() -> Bytes:
-            store = self.bucket(source.path) if scheme_of(source.path) in BUCKETS else self.web
-            return store.fetch(source, start, end)
-
-        return self.submit(fetch if start < end else bytes, f"{source.name}, byte {start:,}", urgent=urgent)
+    def fetch(self, source: Source, start: int, end: int) -> Bytes:
+        """Return the bytes of a range, in one attempt; raise Transient where another may succeed."""
+        if start >= end:
+            return b""
+        store = self.bucket(source.path) if scheme_of(source.path) in BUCKETS else self.web
+        return store.fetch(source, start, end)
 
     def open(self, source: Source, index: int | None = None) -> RemoteFile:
         """Return a source as a file, and open those after `index` ahead while there is room for their first bytes."""

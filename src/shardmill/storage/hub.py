@@ -51,6 +51,8 @@ class Hub:
 
     def url_of(self, source: Source) -> str:
         address = HubAddress.parse(source.path)
+        if address.kind == "buckets":
+            return f"{self.endpoint}/buckets/{address.repo}/resolve/{quote(address.path, safe='')}"
         revision = quote(address.revision, safe="")
         return f"{self.endpoint}/datasets/{address.repo}/resolve/{revision}/{quote(address.path)}"
 
@@ -65,6 +67,8 @@ class Hub:
     def check_version(self, source: Source, response: Any) -> None:
         """Raise when the hub's file of this name is not the one that was listed."""
         etag = response.headers.get("x-linked-etag") or response.headers.get("etag", "")
+        if HubAddress.parse(source.path).kind == "buckets":
+            etag = response.headers.get("x-xet-hash", "")
         if response.status_code < 400 and etag and etag.removeprefix("W/").strip('"') != source.version:
             raise seems_changed(source)
 

@@ -45,18 +45,20 @@ def path_in(url: str) -> str:
 
 
 class HubAddress(NamedTuple):
-    """`hf://datasets/owner/name@revision/path`."""
+    """`hf://datasets/owner/name@revision/path`, or `hf://buckets/owner/name/path`."""
 
     repo: str
     revision: str
     """As the user wrote it; empty if there is none, which means `main`."""
     path: str
     """A file, a folder or a pattern in the repository."""
+    kind: str = "datasets"
+    """`datasets`, or `buckets`, which have no revisions."""
 
     @property
     def requested(self) -> str:
         """The repository and the revision as the user gave them, as a key."""
-        return f"hf://datasets/{self.repo}@{self.revision or 'main'}"
+        return f"hf://{self.kind}/{self.repo}@{self.revision or 'main'}"
 
     @property
     def is_commit(self) -> bool:
@@ -68,8 +70,8 @@ class HubAddress(NamedTuple):
         rest = url.partition("://")[2].strip("/")
         kind, _, rest = rest.partition("/")
         hint = "write `hf://datasets/OWNER/NAME/PATH`, with `@REVISION` after the name if it is not `main`"
-        if kind != "datasets":
-            raise UsageError("only datasets are read from the hub", place=public_url(url), hint=hint)
+        if kind not in ("datasets", "buckets"):
+            raise UsageError("only datasets and buckets are read from the hub", place=public_url(url), hint=hint)
         owner, _, rest = rest.partition("/")
         name, slash, path = rest.partition("/")
         name, at, revision = name.partition("@")
@@ -77,7 +79,9 @@ class HubAddress(NamedTuple):
             revision, path = special[0], f"{revision}/{path}"[special.end() :].lstrip("/")
         if not owner or not name or "@" in owner or (at and not revision):
             raise UsageError("the address names no dataset", place=public_url(url), hint=hint)
-        return cls(f"{owner}/{name}", unquote(revision), path.strip("/"))
+        if at and kind == "buckets":
+            raise UsageError("a bucket has no revisions", place=public_url(url), hint="leave out what follows the `@`")
+        return cls(f"{owner}/{name}", unquote(revision), path.strip("/"), kind)
 
 
 @lru_cache(4)  # it is called three times in a row for each source

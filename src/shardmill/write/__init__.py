@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         SplitEntry,
         check_source,
         dataset_files,
-        dataset_folder,
         each_output,
         json_line,
         manifest_json,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
         tables_in,
     )
     from shardmill.write.progress import Done, MemoryUse, Progress, choose_progress, progress_of
-    from shardmill.write.store_destination import SHARDS_HERE, staging_folder
+    from shardmill.write.store_destination import SHARDS_HERE, staging_folder, user_cache
     from shardmill.write.summary import Result, as_data, as_text, splits_html
 
 # Imported on first use: a program that only opens a dataset does not load the code that makes one.
@@ -60,10 +59,10 @@ __all__, __getattr__ = lazily(
         "ledger": "Ledger",
         "loop": "Producer Run finished_result",
         "manifest": "NAME:MANIFEST REJECTS FileEntry Manifest OtherFile OutputEntry SourceEntry SourceLines SplitEntry "
-        "check_source dataset_files dataset_folder each_output json_line manifest_json parse_manifest read_manifest "
+        "check_source dataset_files each_output json_line manifest_json parse_manifest read_manifest "
         "tables_in",
         "progress": "Done MemoryUse Progress choose_progress progress_of",
-        "store_destination": "SHARDS_HERE staging_folder",
+        "store_destination": "SHARDS_HERE staging_folder user_cache",
         "summary": "Result as_data as_text splits_html",
     },
 )

@@ -19,10 +19,9 @@ from pathlib import Path, PurePath
 from types import UnionType
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
 
-from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
 from shardmill.output_formats import FORMATS, SPLITS
-from shardmill.storage import BLOCK_ROWS, BlockSequence, ObjectStore, scheme_of
+from shardmill.storage import BLOCK_ROWS, AnyPath, BlockSequence, ObjectStore, scheme_of
 
 if TYPE_CHECKING:
     from shardmill.shards import ShardWriter
@@ -183,14 +182,14 @@ class SourceLines(BlockSequence[SourceEntry]):
         return parsed
 
 
-def read_manifest(folder: Path, problems: list[str] | None = None) -> Manifest:
+def read_manifest(folder: AnyPath, problems: list[str] | None = None) -> Manifest:
     """The manifest in a folder; UsageError when there is none, DamageError when it is damaged.
 
     `problems`: as for `parse_manifest`.
     """
     file = folder / NAME
     try:
-        with open(file, "rb") as lines:
+        with file.open("rb") as lines:
             return parse_manifest(lines, str(file), problems)
     except (FileNotFoundError, NotADirectoryError):
         unfinished = (folder / ".shardmill").is_dir()
@@ -396,17 +395,6 @@ def journal_entries(folder: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
             except ValueError:  # the last one, torn by a crash
                 return
-
-
-def dataset_folder(named: str | os.PathLike[str]) -> Path:
-    """The folder of a dataset; UsageError for the URL of one, which has to be copied first."""
-    named = path("folder", named)
-    if "://" in named:
-        raise UsageError(
-            f"`{named}` is not a folder, and this works on folders only",
-            hint="copy the dataset down first, with `aws s3 cp --recursive` for example",
-        )
-    return Path(named)
 
 
 def manifest_json(manifest: Manifest) -> Iterator[bytes]:

@@ -348,10 +348,11 @@ def _plan_name(facts: Facts) -> str:
 
 def staging_folder(cache: Path | None = None) -> Path:
     """The folder that holds the workplaces of all runs that write to object stores."""
-    return (cache or _user_cache()) / "staging"
+    return (cache or user_cache()) / "staging"
 
 
-def _user_cache() -> Path:
+def user_cache() -> Path:
+    """The folder in which shardmill keeps what it can make again."""
     if named := os.environ.get("XDG_CACHE_HOME"):
         return Path(named) / "shardmill"
     if sys.platform == "darwin":
