@@ -210,5 +210,5 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _usual(count: int) -> int:
-    """How far a number of workers is from what the table of threads is made with."""
-    return abs(count - 8)
+    """How far a number of workers is from what the table of threads is made with: as many as one process has."""
+    return abs(count - 4)
