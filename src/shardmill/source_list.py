@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import compress, islice
 from operator import itemgetter
 from typing import Any
 
@@ -128,23 +128,18 @@ class Sources(BlockSequence[Source]):
 
     def renamed(self, names: Iterable[str]) -> Sources:
         """Return the same sources under other names."""
-        made = Sources(source._replace(name=name) for source, name in zip(self, names, strict=True))
-        made.requested, made.from_python, made.skipped = self.requested, self.from_python, self.skipped
-        return made
+        return self._with(source._replace(name=name) for source, name in zip(self, names, strict=True))
 
     def without(self, numbers: Iterable[int]) -> Sources:
-        """Return the sources without those of these numbers, which ascend."""
-        left = iter(numbers)
+        """Return the sources without those of these numbers."""
+        kept = bytearray(b"\1") * len(self)
+        for number in numbers:
+            kept[number] = 0
+        return self._with(compress(self, kept))
 
-        def kept() -> Iterator[Source]:
-            next_left = next(left, None)
-            for number, source in enumerate(self):
-                if number == next_left:
-                    next_left = next(left, None)
-                else:
-                    yield source
-
-        made = Sources(kept())
+    def _with(self, sources: Iterable[Source]) -> Sources:
+        """Return other sources, of which the same is known."""
+        made = Sources(sources)
         made.requested, made.from_python, made.skipped = self.requested, self.from_python, self.skipped
         return made
 

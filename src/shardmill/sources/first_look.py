@@ -6,10 +6,11 @@ import csv
 import json
 from typing import Any
 
-from shardmill.detection import FORMAT_ENDINGS, is_binary
+from shardmill.detection import FORMAT_ENDINGS, format_of, is_binary
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.source_list import Skipped
+from shardmill.sources.dataset_files import is_data_name
 from shardmill.sources.names import is_readable_name, kind_by_name, kind_of, may_be_text
 from shardmill.storage import COMPRESSION_ENDINGS, endings
 
@@ -114,18 +115,15 @@ class Twins:
     def __init__(self) -> None:
         self._count = 0
         self._first = ""
-        self._last = "", "", ""
+        self._begin = self._last = ""
 
     def check(self, prefix: str, name: str) -> None:
         """Compare a file with the one before it; `prefix`: the folder. Files come sorted, so twins are neighbours."""
-        ending, compression = endings(name)
-        dots = bool(ending) + bool(compression)
-        stem = prefix + (name.rsplit(".", dots)[0] if dots else name)
-        last_stem, last_ending, last = self._last
-        if stem == last_stem and _are_twins(ending, last_ending):
+        begin = prefix + name.partition(".")[0]
+        if begin == self._begin and _are_twins(name, self._last):
             self._count += 1
-            self._first = self._first or f"`{prefix}{last}` and `{name}`"
-        self._last = stem, ending, name
+            self._first = self._first or f"`{prefix}{self._last}` and `{name}`"
+        self._begin, self._last = begin, name
 
     def warn(self, skipped: Skipped) -> None:
         """Keep a warning, if there are any."""
@@ -138,9 +136,9 @@ class Twins:
 
 
 def _are_twins(one: str, other: str) -> bool:
-    """Whether the endings show the same format, compressed in another way, or two formats of data."""
-    if one == other:
-        return True
-    formats = FORMAT_ENDINGS.get(one, ""), FORMAT_ENDINGS.get(other, "")
-    data = [format != "text" or ending == "txt" for format, ending in zip(formats, (one, other), strict=True)]
-    return all(formats) and all(data) and formats[0] != formats[1]
+    """Whether names differ only in the compression, or in two formats of data."""
+    stem, other_stem = (name.rsplit(".", sum(map(bool, endings(name))))[0] for name in (one, other))
+    if stem != other_stem:
+        return False
+    is_data = is_data_name(one) and is_data_name(other)
+    return endings(one)[0] == endings(other)[0] or (is_data and format_of(one) != format_of(other))
