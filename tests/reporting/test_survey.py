@@ -11,6 +11,7 @@ import shardmill
 from shardmill.dataset import Dataset
 from shardmill.options import FORMATS
 from shardmill.reporting import survey as module
+from shardmill.reporting.duplicates import Duplicates
 from shardmill.reporting.survey import (
     EXACT,
     LENGTHS,
@@ -40,7 +41,9 @@ def look(
     draws: int = 5,
     outliers: int = 2,
 ) -> SplitSurvey:
-    return survey(data, split, sizes, max_tokens=most, seed=seed, draws=draws, outliers=outliers)
+    return survey(
+        data, split, sizes, Duplicates(list(data)), max_tokens=most, seed=seed, draws=draws, outliers=outliers
+    )
 
 
 def test_token_bytes_are_those_of_each_token_alone_and_none_for_end_of_text(sizes: np.ndarray) -> None:
@@ -144,7 +147,9 @@ def test_a_document_longer_than_many_blocks_is_one_document(
 def test_a_quantile_is_exact_for_lengths_below_65536_and_within_a_bin_above(length: int) -> None:
     found = SplitSurvey("train", 0, 0)
     three = np.full(3, length)
-    found.count(DocumentRows(starts=three, stops=three, tokens=three, bytes=three, number=0))
+    found.count(
+        DocumentRows(starts=three, stops=three, tokens=three, bytes=three, hashes=three.astype(np.uint64), number=0)
+    )
     said = found.quantile(0.5)
     assert said == length if length < EXACT else length / 2 ** (1 / PER_OCTAVE) <= said <= length
     (octave,) = np.flatnonzero(found.octaves())

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from shardmill.write import Manifest, SourceEntry
 
+FEWEST_DOCUMENTS = 30  # of a split whose lengths are plotted
+FEWEST_TOKENS = 10_000  # of a split whose tokens are plotted
 _SOURCES = 12
 _RANKS = 120
 
@@ -27,10 +29,11 @@ def figures(splits: Sequence[SplitSurvey], vocab_size: int) -> list[Plot]:
     splits = [found for found in splits if found.tokens_read]
     if not splits:
         return []
-    separated = [found for found in splits if found.separated and found.documents_read]
+    separated = [found for found in splits if found.separated and found.documents_read >= FEWEST_DOCUMENTS]
     by_document = [_lengths(separated), _ratios(separated)] if separated else []
-    plots = [*by_document, _by_position(splits), _zipf(splits), _vocabulary(splits, vocab_size)]
-    return [plot for plot in plots if plot is not None]
+    long = [found for found in splits if found.tokens_read >= FEWEST_TOKENS]
+    by_token = [_by_position(long), _zipf(long), _vocabulary(long, vocab_size)] if long else []
+    return [plot for plot in [*by_document, *by_token] if plot is not None]
 
 
 def _shares(found: SplitSurvey, counts: NDArray[np.int64], x: Callable[[int], float]) -> Series:
@@ -104,7 +107,7 @@ def sources(manifest: Manifest) -> tuple[list[SourceEntry], Plot | None]:
         return (source.get("tokens") if exact else source["bytes"]) or 0
 
     largest = heapq.nlargest(_SOURCES, manifest["sources"], key=size)
-    if not any(map(size, largest)):
+    if not any(map(size, largest)) or count == 1:
         return largest, None
     note = "Without end-of-text tokens." if exact else "Stored bytes of each source; tokens by source are not recorded."
     note += f" The {_SOURCES} largest of {count:,}." if count > _SOURCES else ""

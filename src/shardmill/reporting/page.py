@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from shardmill import __version__, arguments
 from shardmill.dataset import CACHE_SIZE, Dataset, open_dataset
 from shardmill.errors import OutputError, UsageError
 from shardmill.extras import needs
-from shardmill.options import Options
 from shardmill.reporting import excerpts, figures
+from shardmill.reporting.duplicates import Duplicates
+from shardmill.reporting.findings import findings, made_by
 from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, ChosenDocument, SplitSurvey, survey, token_bytes
 from shardmill.storage import write_whole
 from shardmill.units import parse_count, show_bytes
@@ -32,7 +33,6 @@ MOST = "2B"
 _SHOWN = 300  # tokens of a document that are shown; each takes about a hundred bytes of the page
 _OUTLIERS = 2  # documents of each kind of outlier
 _TOP = 30  # tokens in each table of tokens
-_OPTIONS = ("val", "seed", "separator", "text_field", "input_format", "limit", "specials", "eot", "tail")
 _OURS = '<meta name="generator" content="shardmill'
 
 
@@ -45,6 +45,7 @@ class Surveyed:
     """Bytes of each token."""
     splits: list[SplitSurvey]
     rejects: excerpts.Rejects
+    duplicates: Duplicates
 
     @property
     def tokens(self) -> int:
@@ -131,11 +132,14 @@ def _survey(data: Dataset, max_tokens: int, seed: int, draws: int) -> Surveyed:
     shares = {
         split: max(min(len(data[split]), max_tokens // 10), max_tokens * len(data[split]) // total) for split in data
     }
+    duplicates = Duplicates(list(data))
     splits = [
-        survey(data, split, sizes, max_tokens=max(1, shares[split]), seed=seed, draws=draws, outliers=_OUTLIERS)
+        survey(
+            data, split, sizes, duplicates, max_tokens=max(1, shares[split]), seed=seed, draws=draws, outliers=_OUTLIERS
+        )
         for split in data
     ]
-    return Surveyed(data, sizes, splits, excerpts.rejects(data))
+    return Surveyed(data, sizes, splits, excerpts.rejects(data), duplicates)
 
 
 def _content(surveyed: Surveyed, seed: int, draws: int) -> dict[str, Any]:
@@ -147,6 +151,9 @@ def _content(surveyed: Surveyed, seed: int, draws: int) -> dict[str, Any]:
         "title": surveyed.data.folder.resolve().name,
         "surveyed": surveyed,
         "manifest": manifest,
+        "wrong": list(findings(surveyed)),
+        "command": made_by(surveyed.data),
+        "totals": _totals(surveyed),
         "facts": _facts(surveyed),
         "sampled": list(_sampled(surveyed)),
         "plots": figures.figures(surveyed.splits, manifest["tokenizer"]["vocab_size"]) + ([plot] if plot else []),
@@ -184,15 +191,10 @@ def _drawn(surveyed: Surveyed, found: SplitSurvey, seed: int, draws: int) -> lis
 
 def _facts(surveyed: Surveyed) -> dict[str, str]:
     manifest, data = surveyed.data.manifest, surveyed.data
-    tokens, text = surveyed.tokens, surveyed.text_bytes
     files = [file for split in data for file in data[split].described["files"]]
     facts = {
-        "tokens": f"{tokens:,}",
-        "documents": f"{manifest['documents']:,}",
         "empty documents": f"{manifest.get('empty', 0):,}",
-        "rejected documents": f"{manifest['rejected']:,}",
-        "bytes of text": f"{text:,}" if text or not tokens else "unknown",
-        "bytes per token": f"{text / tokens:.3f}" if text and tokens else "–",
+        "repeated documents": _repeated(surveyed),
         "invalid UTF-8 replaced": f"{manifest.get('replaced', 0):,}",
         "tokenizer": str(manifest["tokenizer"]["name"]),
         "vocabulary": f"{manifest['tokenizer']['vocab_size']:,}",
@@ -204,12 +206,26 @@ def _facts(surveyed: Surveyed) -> dict[str, str]:
         "files": f"{len(files):,}",
         "size on disk": show_bytes(sum(file["bytes"] for file in files)),
     }
-    defaults = {field.name: field.default for field in fields(Options)}
-    for name in _OPTIONS:
-        value = manifest["options"].get(name)
-        if value is not None and (name == "val" or value != defaults[name]):
-            facts[f"--{name.replace('_', '-')}"] = str(value)
     return facts | {"fingerprint": str(manifest["fingerprint"])[:12]}
+
+
+def _repeated(surveyed: Surveyed) -> str:
+    about = "" if surveyed.duplicates.exact else "about "
+    return about + ", ".join(
+        f"{surveyed.duplicates.repeated(found.name):,} in {found.name}" for found in surveyed.splits if found.tokens
+    )
+
+
+def _totals(surveyed: Surveyed) -> str:
+    """How the tokens are made up, in a sentence; empty if not all were counted."""
+    data = surveyed.data
+    if data.eot == "none" or data.eot_id is None or any(found.sampled for found in surveyed.splits):
+        return ""
+    ends = int(surveyed.counts[data.eot_id])
+    return (
+        f"{surveyed.tokens:,} tokens are {surveyed.tokens - ends:,} of text and {ends:,} end-of-text tokens. "
+        "Tokens of a source are counted without the latter."
+    )
 
 
 def _token_tables(surveyed: Surveyed) -> list[list[tuple[excerpts.Token, int, float, int]]]:

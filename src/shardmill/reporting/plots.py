@@ -95,6 +95,11 @@ def lines(title: str, note: str, series: Sequence[Series], x: Axis, y: Axis) -> 
             ends = f"{across(line.points[0][0]):.1f},{_BOTTOM}", f"{across(line.points[-1][0]):.1f},{_BOTTOM}"
             body.append(f'<path class="s{colour} fill" d="M{ends[0]}L{path}L{ends[1]}Z"/>')
         body.append(f'<path class="s{colour} line" d="M{path}"><title>{escape(line.name)}</title></path>')
+        body += [
+            f'<circle class="s{colour} hit" cx="{across(a):.1f}" cy="{up(b):.1f}" r="5">'
+            f"<title>{escape(f'{line.name}: {x.label} {x.show(a)}, {y.label} {y.show(b)}')}</title></circle>"
+            for a, b in line.points
+        ]
     names = tuple(line.name for line in series) if len(series) > 1 else ()
     return Plot(title, note, _svg(_HEIGHT, body, f"{title}. {note}"), *_numbers(series, x, y), names)
 
@@ -123,7 +128,11 @@ def bars(
         for j, value in enumerate(values):
             width = max(1.0, (right - left) * value / most) if value else 0
             y = top + (1 if alone else j * (thick + 1))
-            body.append(f'<rect class="s{j} bar" x="{left}" y="{y}" width="{width:.1f}" height="{thick}"/>')
+            told = escape(f"{label}, {names[j]}: {show(value)}")
+            body.append(
+                f'<rect class="s{j} bar" x="{left}" y="{y}" width="{width:.1f}" height="{thick}">'
+                f"<title>{told}</title></rect>"
+            )
             body.append(
                 f'<text class="value" x="{left + width + 5:.1f}" y="{y + thick - 1.5}">{escape(show(value))}</text>'
             )

@@ -9,16 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardmill.errors import UsageError
+from shardmill.reporting.duplicates import token_hashes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.dataset import Dataset, Split
+    from shardmill.reporting.duplicates import Duplicates
     from shardmill.tokens import Tokenizer
 
 BLOCK = 1 << 18  # tokens that are looked at in one go: their arrays stay in the cache of a core
@@ -31,6 +33,7 @@ LENGTHS = np.append(np.arange(EXACT), EXACT * 2 ** (np.arange(32 * PER_OCTAVE) /
 RATIO_BIN, RATIO_BINS = 0.1, 121  # bytes per token; the last bin holds all that is more
 POSITIONS = 100  # parts of a split whose bytes per token are plotted
 OUTLIERS = ("longest", "shortest", "most compressible", "least compressible")
+_UINT64 = (1 << 64) - 1
 LEAST_TOKENS = 64  # tokens that a document must have for its bytes per token to say something
 
 
@@ -54,6 +57,8 @@ class DocumentRows(NamedTuple):
     stops: NDArray[np.int64]
     tokens: NDArray[np.int64]
     bytes: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    """Of the tokens of each; 0 for a document without tokens."""
     number: int | None
     """Of the first, as in `ChosenDocument`."""
 
@@ -125,7 +130,15 @@ def token_bytes(tokenizer: Tokenizer) -> NDArray[np.uint16]:
 
 
 def survey(
-    data: Dataset, name: str, sizes: NDArray[np.uint16], *, max_tokens: int, seed: int, draws: int, outliers: int
+    data: Dataset,
+    name: str,
+    sizes: NDArray[np.uint16],
+    duplicates: Duplicates,
+    *,
+    max_tokens: int,
+    seed: int,
+    draws: int,
+    outliers: int,
 ) -> SplitSurvey:
     """Survey a split, or a sample of `max_tokens` of its tokens; draw some documents with the `seed`."""
     split = data[name]
@@ -140,6 +153,7 @@ def survey(
         for rows in _read_stretch(split, found, sizes, start, stop):
             found.count(rows)
             chosen.offer(rows)
+            duplicates.add(name, rows.hashes[rows.tokens > 0])
     if found.separated:
         found.random = sorted(chosen.best("random"))  # in the order of the split
         found.outliers = {kind: chosen.best(kind) for kind in OUTLIERS}
@@ -169,7 +183,7 @@ def _read_stretch(
     data = split.dataset
     whole = start == 0 and stop == len(split)
     inside = start == 0  # in a document whose beginning was seen
-    open_start, open_tokens, open_bytes, number = start, 0, 0, 0
+    open_start, open_tokens, open_bytes, open_hash, number = start, 0, 0, 0, 0
     step = min(BLOCK, max(64, len(split) // POSITIONS))  # small ones in small steps: `by_position` has a hundred parts
     at = start
     while at < len(split) and (at < stop or (found.separated and inside and open_start < stop and at < stop + _BEYOND)):
@@ -189,24 +203,40 @@ def _read_stretch(
         ends = split.documents.ends(at, end, block) - at if found.separated else np.empty(0, np.int64)
         if at >= stop:
             ends = ends[:1]  # only the document that was open is still wanted
+        hashes = _summed_hashes(block, eots, np.concatenate([[open_start - at], ends]))
         if len(ends):
             starts = np.concatenate([[open_start], ends[:-1] + at])
             texts, eots_before = text[ends], np.searchsorted(eots, ends)
             tokens, amounts = np.diff(ends - eots_before, prepend=0), np.diff(texts, prepend=0)
+            sums = np.diff(hashes[ends], prepend=np.uint64(0))
             tokens[0] += open_tokens
             amounts[0] += open_bytes
+            sums[:1] += np.uint64(open_hash)  # as an array, which wraps around without a warning
             seen = slice(0 if inside else 1, None)
-            yield DocumentRows(starts[seen], ends[seen] + at, tokens[seen], amounts[seen], number if whole else None)
+            first = number if whole else None
+            yield DocumentRows(starts[seen], ends[seen] + at, tokens[seen], amounts[seen], sums[seen], first)
             number += len(ends)
             open_tokens = len(block) - int(ends[-1]) - (len(eots) - int(eots_before[-1]))
-            open_bytes = text[-1] - texts[-1]
+            open_bytes, open_hash = text[-1] - texts[-1], int(hashes[-1]) - int(hashes[ends[-1]]) & _UINT64
             open_start, inside = at + int(ends[-1]), True
         else:
             open_tokens, open_bytes = open_tokens + len(block) - len(eots), open_bytes + text[-1]
+            open_hash = open_hash + int(hashes[-1]) & _UINT64
         at = end
     if at == len(split) and inside and open_tokens and found.separated and open_start < stop:
         last = np.array([[open_start], [at], [open_tokens], [open_bytes]], np.int64)
-        yield DocumentRows(last[0], last[1], last[2], last[3], number if whole else None)
+        yield DocumentRows(
+            last[0], last[1], last[2], last[3], np.array([open_hash], np.uint64), number if whole else None
+        )
+
+
+def _summed_hashes(block: NDArray[Any], eots: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the sum of the hashes before each token of a block, and of all. `begins`: where its documents begin."""
+    counts = np.diff(np.append(np.maximum(begins, 0), len(block)))
+    places = np.arange(len(block)) - np.repeat(begins, counts)
+    hashes = token_hashes(block, places)
+    hashes[eots] = 0
+    return np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
 
 
 class _Choice:
