@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _CHARACTER = 4  # tokens that one character may take
 _REASONS = 40  # the most reasons that are listed separately
 _EXCERPTS = 3
-_WHOLE = 20_000  # tokens of a document whose text is in the page
+_TEXT_TOKENS = 20_000  # tokens of a document whose text is in the page
 _LINES = 200_000  # rejects that are read
 _LONG_LINE = 1 << 20
 
@@ -49,7 +49,7 @@ class Excerpt:
     more: int
     """Tokens that are not shown one by one."""
     rest: str = ""
-    """The text of the whole document, or of its first `_WHOLE` tokens, if not all tokens are shown."""
+    """The text of the whole document, or of its first `_TEXT_TOKENS` tokens, if not all tokens are shown."""
 
 
 def tokens_of(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
@@ -100,10 +100,10 @@ def excerpt(data: Dataset, split: str, chosen: ChosenDocument, max_tokens: int) 
     tokens = running_tokens(data.tokenizer, ids[: max_tokens + _CHARACTER])[:max_tokens]
     more, rest = chosen.tokens - len(tokens), ""
     if more > 0:
-        ids = data[split].tokens.read(chosen.start, min(chosen.stop, chosen.start + _WHOLE))
+        ids = data[split].tokens.read(chosen.start, min(chosen.stop, chosen.start + _TEXT_TOKENS))
         text = data.decode(ids[ids != data.eot_id] if data.eot != "none" else ids)
         rest = "".join(letter if letter in "\n\t" else visible(letter) for letter in text)
-        rest += " …" if chosen.tokens > _WHOLE else ""
+        rest += " …" if chosen.tokens > _TEXT_TOKENS else ""
     return Excerpt(name, facts, tokens, more, rest)
 
 
