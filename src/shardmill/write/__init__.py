@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from shardmill.write.progress import Done, MemoryUse, Progress, choose_progress, progress_of
     from shardmill.write.store_destination import SHARDS_HERE, staging_folder, user_cache
     from shardmill.write.summary import Result, as_data, as_text, splits_html
-    from shardmill.write.useless_val import val_warnings
+    from shardmill.write.warnings import val_warnings
 
 # Imported on first use: a program that only opens a dataset does not load the code that makes one.
 __all__, __getattr__ = lazily(
@@ -65,6 +65,6 @@ __all__, __getattr__ = lazily(
         "progress": "Done MemoryUse Progress choose_progress progress_of",
         "store_destination": "SHARDS_HERE staging_folder user_cache",
         "summary": "Result as_data as_text splits_html",
-        "useless_val": "val_warnings",
+        "warnings": "val_warnings",
     },
 )
