@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shardmill.arrange import FACTS, LEAST_MEMORY, LEFT_OUT, Block, Sorter
-from shardmill.errors import DamageError, UsageError
+from shardmill.errors import UsageError
 
 MB = 1 << 20
 
@@ -120,7 +122,7 @@ def test_a_later_call_goes_on_with_the_runs_that_are_there_and_other_memory(tmp_
         with pytest.raises(Killed):
             Sorter(documents.by(keys), tmp_path, memory).make_runs(stop)
     with open(tmp_path / "runs.jsonl", "a") as log:
-        log.write('["9", 12')  # torn by a kill
+        log.write('["boot", "9", 12')  # torn by a kill
     sorter = Sorter(documents.by(keys), tmp_path, 48 * MB)
     sorter.make_runs()
     assert documents.read == len(documents.tokens), "a run that is there is not made again"
@@ -145,11 +147,33 @@ def test_facts_stay_with_their_documents(tmp_path: Path) -> None:
     assert block.facts["bytes"].tolist() == [6, 3, 0] and block.facts["source"].tolist() == [7, 7, 7]
 
 
-def test_too_little_memory_and_a_run_that_is_gone_are_errors(tmp_path: Path) -> None:
-    documents = InMemory([4, 2, 9])
+def test_too_little_memory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="do not suffice"):
-        Sorter(documents, tmp_path, LEAST_MEMORY - 1)
-    Sorter(documents, tmp_path, LEAST_MEMORY).make_runs()
-    (tmp_path / "0.keys").unlink()
-    with pytest.raises(DamageError, match="changed or deleted"):
-        Sorter(documents, tmp_path, LEAST_MEMORY).make_runs()
+        Sorter(InMemory([4, 2, 9]), tmp_path, LEAST_MEMORY - 1)
+
+
+def test_what_fits_into_the_memory_is_written_nowhere(tmp_path: Path) -> None:
+    documents = InMemory([4, 9_000_000, 2, 9])
+    keys = np.array([3, 1, 0, 2], np.uint64)
+    sorter = Sorter(documents.by(keys), tmp_path, 48 * MB)
+    sorter.make_runs()
+    assert documents_of(list(sorter.blocks(1))) == documents.sorted(keys)[1:]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lost", ["0.keys", "1.ends", "1.facts", "0.tokens", "2.tokens", "system"])
+def test_runs_that_a_crash_of_the_system_has_taken_are_made_again(tmp_path: Path, lost: str) -> None:
+    documents = InMemory([*range(1, 4000)] * 6)
+    keys = np.random.default_rng(6).permutation(len(documents)).astype(np.uint64)
+    Sorter(documents.by(keys), tmp_path, LEAST_MEMORY).make_runs()
+    log = tmp_path / "runs.jsonl"
+    if lost == "system":
+        first = json.loads(log.read_text().splitlines()[0])[0]
+        log.write_text(log.read_text().replace(first, "an earlier start of it"))
+        for path in tmp_path.glob("*.tokens"):
+            path.write_bytes(bytes(path.stat().st_size))  # the names and sizes are there, and not what was written
+    else:
+        os.truncate(tmp_path / lost, (tmp_path / lost).stat().st_size // 2)
+    sorter = Sorter(documents.by(keys), tmp_path, LEAST_MEMORY)
+    sorter.make_runs()
+    assert documents_of(list(sorter.blocks())) == documents.sorted(keys)

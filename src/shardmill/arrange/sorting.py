@@ -5,20 +5,27 @@ tokens, keys and facts in the order of the keys. Second pass: the next range of 
 one extent from every run, sorted, and handed on. The keys alone define the order, so neither memory nor a kill between
 two steps can change it: a later call may use another amount of memory, and goes on with the runs that are there.
 
-    FOLDER/runs.jsonl    a line for each run, appended when all of the run is on disk
+    FOLDER/runs.jsonl    a line for each run, appended when all of the run is written
     FOLDER/N.tokens      the tokens of its documents in the order of the keys
     FOLDER/N.keys        their keys, ascending
     FOLDER/N.ends        where the tokens of each document end in the file
     FOLDER/N.facts       for each document a row of FACTS
 
-A document larger than an eighth of the memory stays where it is, and the second pass reads it from there.
+A document larger than an eighth of the memory stays where it is, and the second pass reads it from there. If all
+documents fit into the memory together, there are no runs.
+
+Runs are not synced: they outlive the process, and after a crash of the system, which the log can tell, they are made
+again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -26,7 +33,7 @@ import numpy as np
 
 from shardmill.core import gathered
 from shardmill.errors import DamageError, UsageError
-from shardmill.storage import sync_folder, writing_to
+from shardmill.storage import writing_to
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -120,6 +127,7 @@ class Sorter:
         self._giant = self._room // 8 // self._width
         self._runs: list[Path] = []
         self._made = 0  # runs, with those that have no documents
+        self._whole: _Chosen | None = None  # all documents, if they fit into the memory
         self.count = 0
         """Documents in all runs."""
         self._tokens = np.empty(0, documents.dtype)
@@ -142,6 +150,9 @@ class Sorter:
         token = self._tokens_before(first)
         while first < len(self._documents):
             chosen = self._choose(first, token)
+            if not first and chosen.last == len(self._documents):
+                self._whole, self.count = chosen, len(chosen.keys)
+                return
             name = str(self._made)
             if len(chosen.keys):
                 self._write_run(name, chosen)
@@ -152,11 +163,17 @@ class Sorter:
 
     def _add(self, name: str, count: int) -> None:
         if count:
-            self._runs.append(self._checked(name, count))
+            self._runs.append(self._folder / name)
         self._made, self.count = self._made + 1, self.count + count
 
     def blocks(self, first: int = 0) -> Iterator[Block]:
         """Yield the documents in the order of their keys, from the one with the `first`-th smallest key on."""
+        if self._whole is not None:
+            chosen, kept = self._whole, _kept(self._whole.facts)
+            buffer, starts = self._read_kept(chosen.begins, kept)
+            order = np.argsort(chosen.keys, kind="stable")[first:]
+            yield from self._handed_on(buffer, starts[order], chosen.facts[order])
+            return
         low, skip = self._range_of(first)
         while low < LEFT_OUT:
             columns = self._columns()
@@ -207,7 +224,7 @@ class Sorter:
 
     def _write_run(self, name: str, chosen: _Chosen) -> None:
         facts, keys = chosen.facts, chosen.keys
-        kept = np.where(facts["giant"] >= 0, 0, facts["length"])
+        kept = _kept(facts)
         buffer, starts = self._read_kept(chosen.begins, kept)
         order = np.argsort(keys, kind="stable")
         starts, kept = starts[order], kept[order]
@@ -215,8 +232,6 @@ class Sorter:
         _write(path.with_suffix(".tokens"), self._gathered(buffer, starts, kept))
         for ending, column in ((".keys", keys[order]), (".ends", np.cumsum(kept)), (".facts", facts[order])):
             _write(path.with_suffix(ending), [column])
-        with writing_to(self._folder):
-            sync_folder(self._folder)
 
     def _read_kept(self, begins: NDArray[np.int64], kept: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Read the documents of a run, without its giants. Return their tokens, and where each begins in these."""
@@ -293,7 +308,10 @@ class Sorter:
             starts[here] = np.concatenate([[begin], ends[here][:-1]]) - begin + token
             at, token = here.stop, token + end - begin
         order = np.argsort(keys, kind="stable")[skip:]
-        facts, starts = facts[order], starts[order]
+        yield from self._handed_on(buffer, starts[order], facts[order])
+
+    def _handed_on(self, buffer: NDArray[Any], starts: NDArray[np.int64], facts: NDArray[Any]) -> Iterator[Block]:
+        """Yield documents, sorted by key, of which all but the giants are in a buffer."""
         giants = np.flatnonzero(facts["giant"] >= 0).tolist()
         for first, last in zip([0, *(giant + 1 for giant in giants)], [*giants, len(facts)], strict=True):
             yield from self._in_memory(buffer, starts[first:last], facts[first:last])
@@ -315,34 +333,57 @@ class Sorter:
             self._documents.read_into(begin + done, tokens)
             yield Block(tokens, facts, begins=done == 0, ends=done + len(tokens) == length)
 
-    def _checked(self, name: str, documents: int) -> Path:
-        """Return the path of a run; DamageError if it was changed or deleted."""
+    def _is_whole(self, name: str, documents: int) -> bool:
+        """Whether the files of a run are there as they were written."""
         path = self._folder / name
-        for ending, size in ((".keys", _KEYS.itemsize), (".ends", _ENDS.itemsize), (".facts", FACTS.itemsize)):
-            file = path.with_suffix(ending)
-            if not file.exists() or file.stat().st_size != documents * size:
-                raise DamageError("a sorted run was changed or deleted", place=str(file))
-        return path
+        sizes = ((".keys", _KEYS.itemsize), (".ends", _ENDS.itemsize), (".facts", FACTS.itemsize))
+        if not all(_size(path.with_suffix(ending)) == documents * size for ending, size in sizes):
+            return False
+        ends = np.memmap(path.with_suffix(".ends"), _ENDS, "r")
+        return _size(path.with_suffix(".tokens")) == int(ends[-1]) * self._width
 
     def _logged(self) -> list[tuple[str, int, int]]:
-        """Return the runs that are on disk: name, the document after the last that was looked at, and how many."""
+        """Return the runs that can be used: name, the document after the last that was looked at, and how many.
+
+        Those of a system that has crashed since, and whatever follows them, are forgotten.
+        """
         path = self._folder / "runs.jsonl"
-        try:
-            text = path.read_text()
-        except FileNotFoundError:
-            return []
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:  # the last line was torn by a kill
+        found, length = [], 0
+        with suppress(FileNotFoundError):
+            for line in path.read_bytes().splitlines(keepends=True):
+                if not line.endswith(b"\n"):  # torn by a kill
+                    break
+                booted, name, last, count = json.loads(line)
+                if booted != _booted() or (count and not self._is_whole(name, count)):
+                    break
+                found.append((name, last, count))
+                length += len(line)
             with writing_to(path):
-                os.truncate(path, len(whole))
-        return [(name, last, count) for name, last, count in map(json.loads, whole.splitlines())]
+                os.truncate(path, length)
+        return found
 
     def _log(self, name: str, last: int, count: int) -> None:
         path = self._folder / "runs.jsonl"
         with writing_to(path), open(path, "a") as log:
-            log.write(json.dumps([name, last, count]) + "\n")
-            log.flush()
-            os.fsync(log.fileno())
+            log.write(json.dumps([_booted(), name, last, count]) + "\n")
+
+
+def _kept(facts: NDArray[Any]) -> NDArray[np.int64]:
+    """The tokens of each document that are in the file of a run."""
+    return np.where(facts["giant"] >= 0, 0, facts["length"])
+
+
+@cache
+def _booted() -> str:
+    """What differs after the system was started again; where nothing tells that, in every process."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return secrets.token_hex(16)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
 
 
 def _cut(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
@@ -356,13 +397,12 @@ def _cut(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
 
 
 def _write(path: Path, blocks: Iterable[NDArray[Any]]) -> None:
-    """Write a file and sync it."""
+    """Write a file."""
     with writing_to(path), open(path, "wb", buffering=0) as file:
         for block in blocks:
             view = memoryview(np.ascontiguousarray(block).view(np.uint8))  # type: ignore[arg-type,unused-ignore]
             while len(view):
                 view = view[file.write(view) :]
-        os.fsync(file.fileno())
 
 
 def _fill(path: Path, offset: int, out: NDArray[Any]) -> None:
