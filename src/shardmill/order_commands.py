@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from shardmill.errors import UsageError
 from shardmill.flags import cache_flags, folder_argument, json_flag, number_flag, option_flags, summary_flags
 from shardmill.printing import begin_run, options_in, print_error, print_line, summarize
 
@@ -104,13 +105,19 @@ def mix(
 
 @click.command(short_help="write a dataset as rows that begin with a document")
 @folder_argument("folder")
-@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
+@click.option(
+    "-o", "--out", metavar="DIR", help="folder of the new dataset; of an index, by default one inside the dataset"
+)
 @number_flag("--block-size", minimum=2, required=True, help="tokens in a row")
+@click.option(
+    "--index-only", is_flag=True,
+    help="write which documents each row holds, for `batches(pack=True)`, and not the tokens",
+)  # fmt: skip
 @number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
 @option_flags("format", "shard_tokens", "tail", "name", "memory", "overwrite")
 @cache_flags
 @summary_flags
-def pack(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+def pack(folder: str, out: str | None, index_only: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Write a dataset as rows of exactly --block-size tokens, in a random order, each of which begins with a document.
 
     DIR may be a URL. Only documents longer than a row are cut, into full rows and a rest. Nothing is lost. Rows lie end
@@ -118,9 +125,22 @@ def pack(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> Non
     stop it at any moment; the same command resumes it, also with another amount of memory.
     """
     from shardmill.arrange import pack as run
+    from shardmill.arrange import pack_index
 
     progress = begin_run(as_json, quiet)
     notify = (lambda line: None) if quiet or as_json else print_error
+    if index_only:
+        of_tokens = ("format", "shard_tokens", "tail", "name")
+        for name in of_tokens:
+            if name in options_in(flags):
+                raise UsageError(f"`--{name.replace('_', '-')}` is for files of tokens, and an index has none")
+        given = {name: value for name, value in options_in(flags).items() if name not in of_tokens}
+        index = pack_index(folder, out, notify=notify, **given)
+        if as_json:
+            print_line(json.dumps(index))
+        return
+    if out is None:
+        raise UsageError("no `--out DIR` was given", hint="or add `--index-only`")
     result = run(folder, out, progress=progress, notify=notify, **options_in(flags))
     summarize(result, as_json, quiet, more={"packed": result.manifest["arranged"]["splits"]})
 

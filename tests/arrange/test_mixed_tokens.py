@@ -99,7 +99,7 @@ def test_batches_are_those_of_the_written_mixture_and_go_on_with_other_ranks(
     written = shardmill.open(tmp_path / "out")["train"]
     settings: dict[str, Any] = {"batch_size": 4, "block_size": 64, "order": order}
     for rank in range(world_size):
-        ranks = {"rank": rank, "world_size": world_size}
+        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size}
         expected = list(written.batches(**settings, **ranks))
         mixed = mixture(made, "repeated")
         found = mixed.batches(**settings, **ranks)

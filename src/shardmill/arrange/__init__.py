@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from shardmill.arrange.inputs import InputSplit
     from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
     from shardmill.arrange.mixtures import MixturePlan, mix, parse_stages, parse_weights, plan_mixture, write_mixture
-    from shardmill.arrange.packed import pack
+    from shardmill.arrange.packed import PackedPieces, pack
+    from shardmill.arrange.packed_index import PieceEntries, pack_index
     from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
     from shardmill.arrange.placing import place_eot
     from shardmill.arrange.shuffled_text import ShuffledText
@@ -26,7 +27,8 @@ __all__, __getattr__ = lazily(
         "inputs": "InputSplit",
         "mixing": "KEY_UNITS NEVER Mixture Stage merge",
         "mixtures": "MixturePlan mix parse_stages parse_weights plan_mixture write_mixture",
-        "packed": "pack",
+        "packed": "PackedPieces pack",
+        "packed_index": "PieceEntries pack_index",
         "packing": "PackingPlan Slots count_pieces",
         "placing": "place_eot",
         "shuffled_text": "ShuffledText",

@@ -91,6 +91,17 @@ def _all_splits(inputs: Sequence[Input]) -> dict[str, Any]:
     return {name: split for one in reversed(inputs) for name, split in one.splits.items()}
 
 
+def sorting_memory(budget: Budget, keys: int, what: str) -> int:
+    """Return the memory that sorting may take; BudgetError if it is too little. `keys`: bytes to compute keys."""
+    beside = resident() + _BESIDE + keys
+    if budget.memory < beside + LEAST_MEMORY:
+        raise BudgetError(
+            f"{show_bytes(budget.memory)} of memory does not suffice to {what}",
+            hint=f"the least that works is `--memory {-(-(beside + LEAST_MEMORY) // 10**6) + 8}MB`",
+        )
+    return budget.memory - beside
+
+
 class OrderedDocuments(ArrangedDocuments):
     """The splits of an order one after another, the documents of each in the order of their keys.
 
@@ -113,13 +124,7 @@ class OrderedDocuments(ArrangedDocuments):
         self.splits = tuple(order.splits)
         self._arranged = {"order": order.name, "seed": options.seed, **order.described}
         self.budget = Budget(options.memory_bytes, 1)
-        beside = resident() + _BESIDE + order.memory
-        if self.budget.memory < beside + LEAST_MEMORY:
-            raise BudgetError(
-                f"{show_bytes(self.budget.memory)} of memory does not suffice to {order.name}",
-                hint=f"the least that works is `--memory {-(-(beside + LEAST_MEMORY) // 10**6) + 8}MB`",
-            )
-        self._memory = self.budget.memory - beside
+        self._memory = sorting_memory(self.budget, order.memory, order.name)
         self._runs = destination.work_folder(f"{_RUNS}{fingerprint(self.facts)[:_HASH]}")
 
     def remarks(self, ledger: Ledger) -> dict[str, Any]:

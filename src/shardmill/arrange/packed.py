@@ -19,7 +19,7 @@ from shardmill import arguments
 from shardmill.arrange.ordered import DocumentsOfSplit, Order, options_like, write_ordered
 from shardmill.arrange.packing import PackingPlan, count_pieces
 from shardmill.arrange.sorting import FACTS
-from shardmill.dataset import CACHE_SIZE, Split, open_dataset
+from shardmill.dataset import CACHE_SIZE, Dataset, Split, open_dataset
 from shardmill.errors import UsageError
 from shardmill.permutation import Permutation, Permutations
 from shardmill.units import plural
@@ -57,13 +57,6 @@ def pack(
     """
     shown = progress_of(progress)
     row, data = arguments.number("block_size", block_size, 2), open_dataset(source, cache=cache, cache_size=cache_size)
-    mixture = data.manifest.get("arranged", {})
-    if len(mixture.get("stages", ())) > 1:
-        raise UsageError(
-            "rows come in a random order, and the stages of this mixture would be lost",
-            place=str(data.folder),
-            hint="pack a mixture without stages",
-        )
     options = options_like(
         data,
         {"format": format, "seed": seed, "shard_tokens": shard_tokens, "tail": tail,
@@ -76,13 +69,7 @@ def pack(
         {"format": options.format, "eot": data.eot, "seed": options.seed, "shard_tokens": whole, "tail": options.tail,
          "name": options.name, "memory": memory, "overwrite": overwrite},
     )  # fmt: skip
-    if data.eot_id is None:
-        raise UsageError("the tokenizer has no end-of-text token, with which rows are filled", place=str(data.folder))
-    splits = {split: PackedPieces(data[split], row, options.seed) for split in data}
-    for split, pieces in splits.items():
-        notify(f"{split}: {pieces.summary()}")
-    if mixture.get("order") == "mix":
-        notify("rows come in a random order: the shares of the mixture hold on average, not at every place")
+    splits = packed_splits(data, row, options.seed, notify)
     order = Order(
         "pack",
         dict(splits),
@@ -98,6 +85,25 @@ def pack(
         padding=data.eot_id,
     )
     return write_ordered([data], order, out, options, shown)
+
+
+def packed_splits(data: Dataset, row: int, seed: int, notify: Callable[[str], None]) -> dict[str, PackedPieces]:
+    """Return the pieces of each split, and say how they will be packed. UsageError if the dataset cannot be packed."""
+    mixture = data.manifest.get("arranged", {})
+    if len(mixture.get("stages", ())) > 1:
+        raise UsageError(
+            "rows come in a random order, and the stages of this mixture would be lost",
+            place=str(data.folder),
+            hint="pack a mixture without stages",
+        )
+    if data.eot_id is None:
+        raise UsageError("the tokenizer has no end-of-text token, with which rows are filled", place=str(data.folder))
+    splits = {split: PackedPieces(data[split], row, seed) for split in data}
+    for split, pieces in splits.items():
+        notify(f"{split}: {pieces.summary()}")
+    if mixture.get("order") == "mix":
+        notify("rows come in a random order: the shares of the mixture hold on average, not at every place")
+    return splits
 
 
 class PackedPieces:

@@ -54,6 +54,8 @@ class PackingPlan:
         partly = [(first, rows, space) for space, some in self._free.items() for first, rows in some]
         self._partly = np.array(sorted(partly), np.int64).reshape(-1, 3)
         """Stretches of rows with free space: first row, number of rows, space."""
+        self.padded_rows = int(self._partly[:, 1].sum())
+        """Rows with free space."""
         table = np.array(sorted(events), np.int64).reshape(-1, 5)
         self._first_piece, self._first_row, self._per_row, self._offset = table[:, 1:].T
         self._span = int(counts.max(initial=0)) + 1

@@ -228,14 +228,22 @@ class Split:
         """Return the text of some tokens."""
         return self.dataset.decode(tokens)
 
-    def batches(self, batch_size: int, block_size: int, **more: Any) -> Batches:
+    def batches(
+        self, batch_size: int, block_size: int, *, pack: bool | str | os.PathLike[str] = False, **more: Any
+    ) -> Batches:
         """Return shifted pairs (x, y) of `batch_size` rows of `block_size` tokens.
 
-        The keywords are those of `Batches`.
+        `pack`: rows that begin with a document, by the index that `shardmill pack --index-only` has made: True for the
+        one inside the dataset, or the folder of another. The other keywords are those of `Batches`.
         """
         from shardmill.dataset.loader import make_batches
 
-        return make_batches(self, batch_size, block_size, **more)
+        if pack is False:
+            return make_batches(self, batch_size, block_size, **more)
+        from shardmill.dataset.packed_rows import PackedSplit, index_path
+
+        rows = PackedSplit(self, arguments.number("block_size", block_size, 1), index_path(pack))
+        return make_batches(rows, batch_size, block_size, **more)  # type: ignore[arg-type]
 
 
 class DocumentOrigin(NamedTuple):
