@@ -165,12 +165,13 @@ class Options:
     )  # fmt: skip
     memory: int | str | None = option(
         None, "--memory", kind="amount", metavar="SIZE",
-        help="upper limit for the whole process, such as 512MB or 2GB; by default 1GB for up to two workers and "
+        help="upper limit for all processes together, such as 512MB or 2GB; by default 1GB for up to two workers and "
         "256MB for each further worker, but at most half of the RAM",
     )  # fmt: skip
     workers: int | None = option(
         None, "--workers", kind="number", metavar="N",
-        help="number of threads that read and encode; by default the number of CPUs available to this process",
+        help="number of threads that read and encode, in several processes if one cannot keep them busy; by default "
+        "the number of CPUs available to this process",
     )  # fmt: skip
     recipe: str | None = option(
         None, "--recipe", kind="path", metavar="NAME",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill import arguments
+from shardmill.cluster import discard_plan, divide, find_part_plan
 from shardmill.errors import UsageError
 from shardmill.options import Options
 from shardmill.run import EncodedText, make_plan, most_resident, open_outputs
@@ -59,9 +60,24 @@ def prepare_with(
     if in_parts:
         _check_shuffled_parts(out, in_parts)
     destination = open_destination(out, chosen.cache)
-    plan = make_plan(specs, chosen, destination)
-    if not chosen.overwrite and (done := finished_result(destination, plan.facts(), plan.sources)):
+    alone = None if chosen.overwrite else destination.recorded_plan()
+    begun = None if chosen.overwrite else find_part_plan(out)
+    plan = make_plan(specs, chosen, destination, alone or (begun.facts() if begun else None))
+    if chosen.overwrite:
+        discard_plan(plan, out, destination)
+    elif done := finished_result(destination, plan.facts(), plan.sources):
+        if begun is not None:
+            from shardmill.cluster import remove_plan
+
+            remove_plan(begun)
         return done
+    # A run goes on as it was begun.
+    if begun is not None or (alone is None and not chosen.shuffle):
+        whole = divide(plan, out, begun)
+        if whole is not None:
+            from shardmill.cluster import run_in_processes
+
+            return run_in_processes(plan, whole, progress)
     outputs = open_outputs(plan, destination.folder)
     text: Producer
     if chosen.shuffle:

@@ -266,7 +266,7 @@ def test_the_memory_that_is_shown_is_that_of_the_fullest_node() -> None:
         i: driver.RunningPart(PartReport("running", node, memory=memory, limit=100), 0.0)
         for i, (node, memory) in enumerate([("a", 10), ("b", 30), ("a", 25), ("c", 34)])
     }
-    shown = driver.NodeMemory(running)
+    shown = driver.NodeMemory(running, 0)
     assert (shown.sample(), shown.memory) == (35, 200)
 
 

@@ -17,8 +17,15 @@ from shardmill.cluster.executors import Executor, PartReport, make_executor
 from shardmill.cluster.merging import deleting, merge_parts
 from shardmill.cluster.parts import PlannedParts
 from shardmill.cluster.place import Place
-from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, missing_parts, plan_parts
-from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
+from shardmill.cluster.planning import (
+    PartPlan,
+    find_part_plan,
+    find_plan,
+    finished_dataset,
+    missing_parts,
+    store_parts,
+)
+from shardmill.errors import Interrupted, ShardmillError
 from shardmill.options import Options
 from shardmill.run import resident, settle_allocator
 from shardmill.storage import is_url
@@ -63,29 +70,35 @@ def prepare_in_parts(
     # Absolute, since other nodes must find it.
     out = os.fspath(out) if is_url(out) else os.path.abspath(out)
     runs = make_executor(executor, out, memory=memory, workers=chosen.get("workers"), **given)
-    planned, complete = find_part_plan(out) is not None, open_destination(out).has_manifest()
-    if (
-        complete
-        and not planned
-        and not chosen.get("overwrite")
-        and (manifest := finished_parts(sources, out, parts, keep_parts, options))
-    ):
+    plan, begun = find_plan(sources, out, options), find_part_plan(out)
+    if not plan.options.overwrite and begun is None and (done := finished_dataset(plan, out, parts, keep_parts)):
         with deleting(out):
             Place(out).clear()  # leftovers of a kill in the last step
-        return Result(open_destination(out).shown, manifest, already=True)
+        return Result(open_destination(out).shown, done, already=True)
+    whole = store_parts(plan, out, parts, keep_parts=keep_parts)
+    result = make_dataset(whole, runs, progress, memory=memory)
+    return replace(result, seconds=time.monotonic() - started)
+
+
+def make_dataset(
+    whole: PartPlan, executor: Executor, progress: Progress, *, memory: int | None, named: bool = True
+) -> Result:
+    """Make the missing parts of a plan and merge them. `memory`: that of the merge.
+
+    `named`: messages speak of parts. A user who has not asked for any need not know of them.
+    """
     settle_allocator()
-    plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
-    driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), runs, progress)
+    parts = {part.number: part.bytes for part in whole.parts}
+    driver = Driver(parts, lambda: missing_parts(whole), executor, progress, named=named)
     before = driver.done().bytes
     with driver.running():
-        result = merge_parts(PartsBeingMade(plan, driver), plan, driver.merge_progress(), memory=memory)
+        result = merge_parts(PartsBeingMade(whole, driver), whole, driver.merge_progress(), memory=memory)
     return replace(
         result,
-        seconds=time.monotonic() - started,
         peak_memory=max(driver.peak_memory, result.peak_memory),
         retries=driver.done().retries,
         resumed=result.resumed or before > 0,
-        text_before=round(_text_of(result) * before / plan.bytes) if plan.bytes else 0,
+        text_before=round(_text_of(result) * before / whole.bytes) if whole.bytes else 0,
     )
 
 
@@ -134,10 +147,11 @@ class RunningPart:
 
 
 class NodeMemory:
-    """The memory of all running parts, for the progress display: that of the fullest node."""
+    """The memory of all running parts, for the progress display: that of the fullest node, or of this machine."""
 
-    def __init__(self, running: Mapping[int, RunningPart]) -> None:
-        self._running = running
+    def __init__(self, running: Mapping[int, RunningPart], limit: int) -> None:
+        """`limit`: of all parts and the driver, if they run on this machine; otherwise 0."""
+        self._running, self._limit = running, limit
 
     def _nodes(self) -> dict[str, tuple[int, int]]:
         nodes: dict[str, tuple[int, int]] = {}
@@ -148,12 +162,12 @@ class NodeMemory:
 
     def sample(self) -> int:
         """Bytes that the parts on the fullest node hold."""
-        return max(self._nodes().values(), default=(0, 0))[0]
+        return max(self._nodes().values(), default=(0, 0))[0] + (resident() if self._limit else 0)
 
     @property
     def memory(self) -> int:
         """Bytes that the parts on the fullest node may hold."""
-        return max(self._nodes().values(), default=(0, 0))[1]
+        return self._limit or max(self._nodes().values(), default=(0, 0))[1]
 
 
 class _MergeProgress(Progress):
@@ -175,16 +189,25 @@ class Driver:
         executor: Executor,
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        named: bool = True,
     ) -> None:
-        """`parts`: the bytes of each part by its number. `missing`: looks up which are not published."""
+        """`parts`: the bytes of each part by its number. `missing`: looks up which are not published.
+
+        `named`: messages speak of parts.
+        """
         self._sizes, self._missing, self._executor = dict(parts), missing, executor
-        self._progress, self._clock = progress, clock
+        self._total_bytes = sum(parts.values())
+        self._progress, self._clock, self._named = progress, clock, named
         first = set(missing())
         self._finished = {number for number in parts if number not in first}
-        self._waiting = {number: None for number in parts if number in first}
-        """Parts that nobody makes yet, in order."""
+        # The largest ones begin first, or one process would work alone at the end.
+        large = 2 * sum(parts.values()) // max(1, len(parts))
+        order = sorted(first, key=lambda number: (-parts[number] if parts[number] > large else 0, number))
+        self._waiting = dict.fromkeys(order)
+        """Parts that nobody makes yet, in the order in which they are submitted."""
         self._running: dict[int, RunningPart] = {}
-        self._memory = NodeMemory(self._running)
+        self._memory = NodeMemory(self._running, executor.memory_limit)
         self._opened = False
         self._submissions: collections.Counter[int] = collections.Counter()
         self._failures: collections.Counter[tuple[int, str]] = collections.Counter()
@@ -200,7 +223,7 @@ class Driver:
         """Show progress; at the end stop everything. Errors say what is kept."""
         try:
             self._progress.status = lambda: self._merging.status() or self._waiting_for()
-            self._progress.begin(sum(self._sizes.values()), self._sum, self._memory)
+            self._progress.begin(self._total_bytes, self._sum, self._memory)
             yield
         except ShardmillError as error:
             error.kept = error.kept or self._kept()
@@ -248,7 +271,7 @@ class Driver:
             self._process_report(number, report)
         self._looked = self._clock()
         self._give_up_stuck()
-        self.peak_memory = max(self.peak_memory, self._memory.sample() + resident())
+        self.peak_memory = max(self.peak_memory, self._memory.sample())
         if (done := self.done()) != self._shown:
             self._shown = done
             self._progress.update(done)
@@ -287,9 +310,10 @@ class Driver:
     def _count_failure(self, number: int, report: PartReport, error: ShardmillError) -> None:
         """Raise the error if retrying cannot help, or did not."""
         self._failures[number, error.message] += 1
-        if isinstance(error, (UsageError, SourceError)) or self._failures[number, error.message] >= _SAME:
-            where = f"part {number}, on {report.node}" if report.node else f"part {number}"
-            error.place = f"{error.place} ({where})" if error.place else where
+        if isinstance(error, self._executor.final_errors) or self._failures[number, error.message] >= _SAME:
+            if self._named:
+                where = f"part {number}, on {report.node}" if report.node else f"part {number}"
+                error.place = f"{error.place} ({where})" if error.place else where
             error.kept = self._kept()
             raise error
 
@@ -332,8 +356,11 @@ class Driver:
         running = [(part.report.done, self._sizes[number]) for number, part in self._running.items()]
         parts = [replace(done, bytes=min(done.bytes, size)) for done, size in running]
         again = sum(self._started.values()) - len(self._started)
+        total = _total([self._sum, Done(retries=self._merging.retries), *parts])
+        if not self._named:
+            return replace(total, source=parts[0].source if parts else "")
         shown = f"{self._counts()}, {len(running):,} running{f', {again:,} started again' if again else ''}"
-        return replace(_total([self._sum, Done(retries=self._merging.retries), *parts]), parts=shown)
+        return replace(total, parts=shown)
 
     def _waiting_for(self) -> str:
         return self._executor.waiting() if self._opened and not self._started else ""
@@ -342,4 +369,5 @@ class Driver:
         return f"{len(self._finished):,} of {len(self._sizes):,} parts"
 
     def _kept(self) -> str:
-        return f"{self._counts()} are done; the same command resumes the run"
+        done = f"{self._counts()} are done" if self._named else f"{self.done().bytes / self._total_bytes:.0%} is done"
+        return f"{done}; the same command resumes the run"

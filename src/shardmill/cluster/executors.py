@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardmill import errors
-from shardmill.errors import ShardmillError, UsageError
+from shardmill.errors import ShardmillError, SourceError, UsageError
 from shardmill.write import Done
 
 
@@ -64,6 +64,11 @@ def _fields_of(error: ShardmillError) -> dict[str, str | None]:
 
 class Executor(ABC):
     """Makes parts. One thread calls it, and no call waits for a part."""
+
+    memory_limit = 0
+    """Bytes that all processes may hold together, with the driver; 0: each node has a limit of its own."""
+    final_errors: tuple[type[ShardmillError], ...] = (UsageError, SourceError)
+    """Errors of a part that making it again cannot mend."""
 
     def __init__(self, out: str, memory: int | None, workers: int | None) -> None:
         """`memory` and `workers`: as the user has given them."""

@@ -2,46 +2,56 @@
 
 from __future__ import annotations
 
-import heapq
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Iterable
 
 from shardmill.cluster.executors import Executor, PartReport
 from shardmill.cluster.part_process import PartProcess
-from shardmill.errors import UsageError
-from shardmill.run import default_memory, usable_cpus
+from shardmill.cluster.processes import DRIVER
+from shardmill.errors import BudgetError, UsageError
+from shardmill.run import default_memory, resident, usable_cpus
 
-_DRIVER = 150_000_000  # bytes that the command itself takes, with the merge
+_MERGE = 90_000_000  # bytes that the merge adds to what a larger program holds already
 
 
 class LocalExecutor(Executor):
-    """Runs `parallel` processes at a time, and divides the CPUs and the memory among them."""
+    """Runs `parallel` processes at a time, and divides the memory among them."""
+
+    final_errors = (*Executor.final_errors, BudgetError)
 
     def __init__(self, out: str, memory: int | None = None, workers: int | None = None, parallel: int = 1) -> None:
         if parallel < 1:
             raise UsageError(f"`--parallel {parallel}`: must be at least 1")
-        super().__init__(out, memory, workers or max(1, usable_cpus() // parallel))
+        share = max(1, usable_cpus() // parallel) if parallel > 1 else None  # one process decides by its memory
+        super().__init__(out, memory, workers or share)
         self._parallel, self._node = parallel, socket.gethostname()
-        self._submitted: list[int] = []
-        """A heap: the merge needs the first part first."""
+        self.memory_limit = memory or default_memory(max(usable_cpus(), parallel)) + max(0, resident() - DRIVER)
+        self.driver_memory = max(DRIVER, resident() + _MERGE)
+        self._memory = max(1, self.memory_limit - self.driver_memory) // parallel
+        self._submitted: deque[int] = deque()
+        self._begun: set[int] = set()
         self._running: dict[int, PartProcess] = {}
         self._idle: list[PartProcess] = []
 
     def open(self) -> None:
-        whole = self._memory or default_memory(max(usable_cpus(), self._parallel))
-        self._memory = max(1, whole - _DRIVER) // self._parallel
+        """Nothing is needed beforehand."""
 
     def submit(self, number: int) -> None:
-        heapq.heappush(self._submitted, number)
+        if number in self._begun:  # the merge may wait for it
+            self._submitted.appendleft(number)
+        else:
+            self._submitted.append(number)
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
         while self._submitted and len(self._running) < self._parallel:
-            number = heapq.heappop(self._submitted)
+            number = self._submitted.popleft()
             self._idle = [process for process in self._idle if process.alive]
             process = self._idle.pop() if self._idle else PartProcess(self._out, self._memory, self._workers)
             self._running[number] = process
+            self._begun.add(number)
             process.make(number)
             yield number, PartReport("started", self._node)
         if not self._running:
@@ -61,11 +71,10 @@ class LocalExecutor(Executor):
             self._running.pop(number).end()
         else:
             self._submitted.remove(number)
-            heapq.heapify(self._submitted)
 
     def close(self) -> None:
         processes = [*self._running.values(), *self._idle]
-        self._submitted, self._running, self._idle = [], {}, []
+        self._submitted, self._running, self._idle = deque(), {}, []
         for process in processes:
             process.request_end()
         for process in processes:

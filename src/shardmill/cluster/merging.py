@@ -18,7 +18,7 @@ from shardmill import arguments
 from shardmill.arrange import InputSplit, block_tokens, place_eot
 from shardmill.cluster.parts import PlannedParts, StoredPart
 from shardmill.cluster.place import Place, final_files, part_name
-from shardmill.cluster.planning import PartBounds, PartPlan, facts_of, find_part_plan, read_part_plan
+from shardmill.cluster.planning import PartBounds, PartPlan, find_part_plan, read_part_plan
 from shardmill.documents import Bounds
 from shardmill.errors import DamageError, OutputError, UsageError
 from shardmill.options import Val
@@ -99,15 +99,19 @@ def merge(
 def merge_parts(parts: PlannedParts, whole: PartPlan, progress: Progress, **settings: Any) -> Result:
     """Merge parts as they come. `settings`: options of `prepare` that do not change the bytes."""
     destination = open_destination(whole.out, whole.options.get("cache"))
-    parts.manifest(0)
     plan, _ = whole.load(None, {name: value for name, value in settings.items() if value is not None})
     outputs = open_outputs(plan, destination.folder)
     merged = (KeptParts if whole.keep else MergedParts)(whole, plan, outputs, parts)
     result = Run(merged, destination, outputs, progress).go()
     parts.close()
+    remove_plan(whole)
+    return result
+
+
+def remove_plan(whole: PartPlan) -> None:
+    """Remove the plan and the parts of a dataset that is complete."""
     with deleting(whole.out):
         whole.place.clear()
-    return result
 
 
 @contextmanager
@@ -155,15 +159,20 @@ class MergedParts(Producer):
         """`plan`: with all sources."""
         val, options = Val.parse(plan.options.val), plan.options
         self._whole, self._plan, self._outputs, self._parts = whole, plan, outputs, parts
-        self.facts, self.sources = facts_of(plan, whole.keep), plan.sources
+        self.facts, self.sources = whole.facts(plan), plan.sources
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
         self.budget = Budget(options.memory_bytes, 1)
         self._block = block_tokens(self.budget, plan.tokenizer.dtype)
-        self.engine = parts.manifest(0)["part"]["engine"]
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
         self._used: list[StoredPart] = []
         self._used_bytes = 0
+
+    @property
+    def engine(self) -> dict[str, str]:  # type: ignore[override]
+        """That of the first part, for which this waits: by then the dataset is locked, and its space was checked."""
+        engine: dict[str, str] = self._parts.manifest(0)["part"]["engine"]
+        return engine
 
     def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         """Check the disk. Parts are removed once used, but those that files are being written from are still there."""
@@ -205,7 +214,7 @@ class MergedParts(Producer):
                 stored.check()
             except DamageError:
                 raise stored.damaged() from None
-            found = _found_in(part, manifest, stored, at.records)
+            found = _found_in(part, manifest, stored, at.records, self.sources[part.first].name)
             at.go_on(manifest)
             self._used.append(stored)
             self._used_bytes += part.bytes
@@ -307,7 +316,7 @@ class KeptParts(MergedParts):
             finished = _finished_files(manifest, stored)
             files += finished.files
             if part.number >= at.part:
-                found = _found_in(part, manifest, stored, at.records)
+                found = _found_in(part, manifest, stored, at.records, self.sources[part.first].name)
                 at.go_on(manifest)
                 yield Batch(finished, [found], asdict(at))
         for i, output in enumerate(self._outputs):
@@ -365,8 +374,8 @@ def _finished_files(manifest: Manifest, stored: StoredPart) -> FinishedFiles:
     )
 
 
-def _found_in(part: PartBounds, manifest: Manifest, stored: StoredPart, earlier: int) -> FoundPart:
-    """What a part has found. `earlier`: records of its first source that are in other parts."""
+def _found_in(part: PartBounds, manifest: Manifest, stored: StoredPart, earlier: int, place: str) -> FoundPart:
+    """What a part has found. `earlier`: records of its first source that are in other parts. `place`: for errors."""
     about = manifest["part"]
     # Earlier parts may hold some of the first source, and later parts some of the last.
     first = next(iter(manifest["sources"]), None)
@@ -385,7 +394,7 @@ def _found_in(part: PartBounds, manifest: Manifest, stored: StoredPart, earlier:
         odd=about.get("odd", {}),
         rejects=_rejects(stored, earlier, renumbered),
         bytes=part.bytes,
-        place=f"part {part.number:,}",
+        place=place,
     )
 
 

@@ -120,7 +120,7 @@ class PartText(EncodedText):
         super().__init__(plan, outputs, engines=engines)
         self._bounds = bounds
         self.first = 0
-        if isinstance(self.bad_allowed, float):
+        if part.number:  # only the first part begins where a run begins: the merge judges the others
             self.bad_allowed = None
         self._about = {"number": part.number, "plan": whole.fingerprint, "bounds": list(part[1:5])}
         self.facts = {**self.facts, "options": {**self.facts["options"], "part": self._about}}

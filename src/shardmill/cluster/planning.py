@@ -9,7 +9,7 @@ import secrets
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
@@ -22,18 +22,19 @@ from shardmill.documents import Bounds, Reading, check_tails
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
-from shardmill.run import Plan, open_outputs, output_orders
+from shardmill.run import Plan, make_plan, open_outputs, output_orders
 from shardmill.shards import FORMATS, ShardWriter, format_named, open_output
 from shardmill.source_list import Skipped, Sources
-from shardmill.sources import apply_recipes, find_sources
+from shardmill.sources import apply_recipes
 from shardmill.storage import Source, compression_of, writing_temporary_files
 from shardmill.tokens import Tokenizer, load_tokenizer
-from shardmill.write import Destination, Facts, Manifest, dataset_files, fingerprint, open_destination
+from shardmill.write import COMMITS, Destination, Facts, Manifest, fingerprint, open_destination
 
 PART_BYTES = 4 << 30
 """Default size of a part, in bytes of its sources; `docs/clusters.md` says why."""
 _MOST_PARTS, _MOST_FILES = 100_000, 1_000_000  # of a plan, and of a split of a part
 _NAMED = 3  # sources that a message names at most
+_OF_A_CALL = ("memory", "workers", "overwrite", "recipe")  # options that a plan does not hold
 
 
 class PartBounds(NamedTuple):
@@ -77,6 +78,13 @@ class PartPlan:
     """With `--keep-parts`, the number of parts that was asked for; otherwise 0."""
     id: str = ""
     """Random, so that a node can tell whether it sees the folder in which the plan was made."""
+    commits: dict[str, str] = field(default_factory=dict)
+    """Repository and revision at the hub, as asked for → commit."""
+
+    def facts(self, plan: Plan | None = None) -> Facts:
+        """Return everything that determines the bytes. `plan`: that with all sources, if it is loaded."""
+        facts = facts_of(plan or self.load(None, {})[0], self.keep)
+        return {**facts, COMMITS: self.commits} if self.commits else facts
 
     @cached_property
     def place(self) -> Place:
@@ -130,7 +138,11 @@ def plan_parts(
     dataset of one, unless `overwrite` is among the options.
     """
     out = arguments.path("out", out)
-    plan, given = _find_plan(sources, out, options)
+    return store_parts(find_plan(sources, out, options), out, parts, keep_parts=keep_parts)
+
+
+def store_parts(plan: Plan, out: str, parts: int | None, *, keep_parts: bool = False) -> PartPlan:
+    """Divide a plan and store it; where it is stored already, its parts stay as they are, unless `parts` says more."""
     if plan.options.shuffle:
         raise UsageError(
             "a plan cannot be shuffled on the way",
@@ -142,20 +154,18 @@ def plan_parts(
         _check_kept(plan)
     cache, facts = plan.options.cache, facts_of(plan, keep)
     place, destination = Place(out, cache), open_destination(out, cache)
-    if given.get("overwrite"):
-        _remove_all(place, destination, facts, plan)
+    if plan.options.overwrite:
+        remove_all(place, destination, facts, plan)
     _finished(destination, facts)
     divisible = partial(_can_be_entered, plan, keep_parts)
-    kept = {name: value for name, value in given.items() if name not in ("memory", "workers", "overwrite", "recipe")}
+    kept = {name: value for name, value in asdict(plan.options).items() if name not in _OF_A_CALL}
     with writing_temporary_files(), tempfile.TemporaryFile() as listed:  # which has no name that a kill could leave
         starts, digest = _write_sources(found, listed)
         made = PartPlan(
             place.out, kept, fingerprint(facts), len(found), total, f"sources-{digest[:16]}.jsonl", starts[-1],
             list(_divided(found, count, starts, divisible)), _undivided(found, total // count, divisible),
-            plan.name, plan.sources.skipped.data(), keep, secrets.token_hex(8),
+            plan.name, plan.sources.skipped.data(), keep, secrets.token_hex(8), plan.commits,
         )  # fmt: skip
-        data = {"shardmill": __version__, **asdict(made), "parts": [list(part) for part in made.parts]}
-        stored = json.dumps(data).encode()
         if (before := _read(place)) is None:
             place.remove_leftovers()
             place.store(made.listed, listed)
@@ -164,16 +174,16 @@ def plan_parts(
                     with destination.locked(overwrite=False):
                         destination.finish_removal(facts)
                 destination.check_conflicts(open_outputs(plan, destination.folder))
-            place.create(PLAN, stored)  # unless another planner was faster
+            place.create(PLAN, _as_json(made))  # unless another planner was faster
             before = read_part_plan(place.out)
-    _compare(before, made)
-    if before.options != json.loads(stored)["options"]:
-        place.replace(PLAN, json.dumps({**data, "id": before.id}).encode())
-        before = read_part_plan(place.out)
-    return before
+    _compare(before, made, parts)
+    changed = replace(before, options=json.loads(json.dumps(kept)))
+    if before.options != changed.options:
+        place.replace(PLAN, _as_json(changed))
+    return changed
 
 
-def _remove_all(place: Place, destination: Destination, facts: Facts, plan: Plan) -> None:
+def remove_all(place: Place, destination: Destination, facts: Facts, plan: Plan) -> None:
     """Remove an earlier dataset, and an earlier plan with its parts; with `--keep-parts` they have final files."""
     try:
         before = _read(place)
@@ -224,13 +234,9 @@ def _can_be_entered(plan: Plan, keep_parts: bool, source: Source) -> bool:
     return INPUT_FORMATS[format].sectioned and not whole and not compression_of(source.path)
 
 
-def finished_parts(
-    sources: Any, out: str, parts: int | None, keep_parts: bool, options: Mapping[str, Any]
-) -> Manifest | None:
+def finished_dataset(plan: Plan, out: str, parts: int | None, keep_parts: bool) -> Manifest | None:
     """Return the manifest of the dataset, or None. Raise MismatchError if it is of another plan."""
-    plan, _ = _find_plan(sources, out, options)
-    facts = facts_of(plan, _count(plan, parts) if keep_parts else 0)
-    return _finished(open_destination(out, plan.options.cache), facts)
+    return _finished(open_destination(out, plan.options.cache), facts_of(plan, _count(plan, parts) * keep_parts))
 
 
 def _finished(destination: Destination, facts: Facts) -> Manifest | None:
@@ -247,17 +253,23 @@ def facts_of(plan: Plan, keep: int) -> Facts:
     return {**facts, "options": {**facts["options"], "keep_parts": keep}} if keep else facts
 
 
-def _find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> tuple[Plan, dict[str, Any]]:
-    """Return the plan as for one machine, and the options as given."""
+def find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> Plan:
+    """Return the plan as for one machine."""
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
-    found = find_sources(
-        specs, chosen.input_format, out=out, owned=dataset_files,
-        include=chosen.include, exclude=chosen.exclude, text_field=chosen.text_field,
-    )  # fmt: skip
+    destination = open_destination(out, chosen.cache)
+    plan = make_plan(specs, chosen, destination, None if chosen.overwrite else recorded_facts(destination, out))
     if Val.parse(chosen.val).tail:
-        check_tails(found)
-    return Plan(found, _tokenizer(chosen), chosen), given
+        check_tails(plan.sources)
+    return plan
+
+
+def recorded_facts(destination: Destination, out: str) -> Facts | None:
+    """Return what an unfinished run there has recorded of its plan."""
+    recorded = destination.recorded_plan()
+    if recorded is None and (whole := find_part_plan(out)) is not None:
+        recorded = whole.facts()
+    return recorded
 
 
 def _tokenizer(options: Options) -> Tokenizer:
@@ -322,9 +334,16 @@ def _read(place: Place) -> PartPlan | None:
         raise OutputError("the plan cannot be read", place=f"{place.out}: {PLAN}") from why
 
 
-def _compare(before: PartPlan, now: PartPlan) -> None:
-    if before.fingerprint != now.fingerprint or [p[:5] for p in before.parts] != [p[:5] for p in now.parts]:
-        what = "other parts" if before.fingerprint == now.fingerprint else "other sources, options or tokenizer"
+def _as_json(plan: PartPlan) -> bytes:
+    parts = [list(part) for part in plan.parts]
+    return json.dumps({"shardmill": __version__, **asdict(plan), "parts": parts}).encode()
+
+
+def _compare(before: PartPlan, now: PartPlan, parts: int | None) -> None:
+    """Raise MismatchError if the stored plan is another one, or has other parts than were asked for."""
+    other = before.fingerprint != now.fingerprint
+    if other or (parts is not None and [p[:5] for p in before.parts] != [p[:5] for p in now.parts]):
+        what = "other sources, options or tokenizer" if other else "other parts"
         raise MismatchError(
             f"there is a plan here already, with {what}",
             place=before.out,

@@ -11,13 +11,12 @@ from shardmill.run.plan import Plan, hash_data
 from shardmill.shards import SPLITS, ShardWriter, open_output
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
-from shardmill.write import Destination, as_recorded, dataset_files
+from shardmill.write import Destination, Facts, as_recorded, dataset_files
 
 
-def make_plan(specs: list[Any], options: Options, destination: Destination) -> Plan:
-    """Find the sources, at the commits that an unfinished run reads, and load the tokenizer."""
+def make_plan(specs: list[Any], options: Options, destination: Destination, before: Facts | None) -> Plan:
+    """Find the sources, and load the tokenizer. `before`: the plan of an unfinished run, whose commits are read."""
     hash_data(specs, options)
-    before = None if options.overwrite else destination.recorded_plan()
     sources = find_sources(
         specs, options.input_format, destination.pinned_commits(before),
         out=destination.shown, owned=dataset_files,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from shardmill.write.destination import Destination, open_destination
     from shardmill.write.facts import COMMITS, SKIPPED, Facts, SourceFacts, as_recorded, fingerprint, shard_name
-    from shardmill.write.journal import Journal
+    from shardmill.write.journal import Journal, raise_mismatch
     from shardmill.write.ledger import Ledger
     from shardmill.write.loop import Producer, Run, finished_result
     from shardmill.write.manifest import NAME as MANIFEST
@@ -56,7 +56,7 @@ __all__, __getattr__ = lazily(
         "Stream eot_places shares",
         "destination": "Destination open_destination",
         "facts": "COMMITS SKIPPED Facts SourceFacts as_recorded fingerprint shard_name",
-        "journal": "Journal",
+        "journal": "Journal raise_mismatch",
         "ledger": "Ledger",
         "loop": "Producer Run finished_result",
         "manifest": "NAME:MANIFEST REJECTS FileEntry Manifest OtherFile OutputEntry SourceEntry SourceLines SplitEntry "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardmill.write.destination import Destination
 
 _LINES_AT_ONCE = 1024  # of rejects
+_UNITS = ("line", "row", "byte")  # that say where in its source a reject is
 
 
 @dataclass
@@ -175,11 +176,14 @@ class Ledger:
         for name, count in found.here.items():
             counts.here[name] += count
         self._add_odd(found.odd)
+        rejected = found.place
         for lines in found.rejects:
             self._rejects_file.append(b"".join(lines))
-            self._last_reason = json.loads(lines[-1])["reason"]
+            last = json.loads(lines[-1])
+            self._last_reason = last["reason"]
+            rejected = ", ".join([last["source"], *(f"{unit} {last[unit]:,}" for unit in _UNITS if unit in last)][:2])
         counts.bytes += found.bytes
-        self._check_rejects(found.place)
+        self._check_rejects(rejected)
         self._check_invalid(text, found.place)
 
     def _add_odd(self, found: dict[str, int]) -> None:
