@@ -73,44 +73,44 @@ class Budget:
         `remote`: sources are read ahead. `beside`: memory that is needed whatever the size of the chunks.
         `cuts`: text may be cut, so that a long row can be encoded in pieces.
         """
-        self._cuts = cuts
+        self._cuts, self._remote, self.engine_bytes = cuts, remote, engine_bytes
+        self._held = self._held_by_feeder = 0
         self._closed = False
-        self._held = 0
-        self._held_by_feeder = 0
         self._freed = threading.Condition()
-        self.engine_bytes = engine_bytes
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
         self._sampled, self._peak_before = resident(), most_resident()
-        self._base = base = self._sampled + beside - engines * engine_bytes
-        self._remote = remote
+        self._base = self._sampled + beside - engines * engine_bytes
         self._max_workers = self.workers = workers or usable_cpus()
         # Memory that a notebook or a larger program already holds is not counted, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + int(max(0, self._sampled - _FRESH) / _CEILING)
+        self.ceiling = int(self.memory * _CEILING)
+        """The most that the program, the engines and the leases take together."""
         self.read_ahead = max(MIN_READ_AHEAD, min(_MAX_READ_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may be fetched ahead."""
-        fixed = base + _FEEDER + self.read_ahead + (_CLIENT if remote else 0)
-        self._check_minimum(fixed, workers)
-        self._divide(fixed, workers)
-
-    def _divide(self, fixed: int, workers: int | None) -> None:
-        """Divide the memory that fixed costs leave among workers, engines, leases and steps of the feeder."""
-        self.ceiling = ceiling = int(self.memory * _CEILING)
-        """The most that the program, the engines and the leases take together."""
-        room = ceiling - fixed
+        fixed = self._base + _FEEDER + self.read_ahead + (_CLIENT if remote else 0)
+        room, one_worker = self.ceiling - fixed, engine_bytes + 2 * self.lease_for(SMALLEST)
+        if room < (workers or 1) * one_worker:
+            least = int((fixed + (workers or 1) * one_worker) / _CEILING) + _VARIES
+            raise _too_little(self.memory, least, workers or 1)
         if workers is None:
-            self.workers = max(1, min(self._max_workers, room // self._worker_needs(SMALLEST)))
-        self.chunk_bytes = self._fitting_chunk(room)
-        fixed += self.workers * self.engine_bytes
-        leases = self.workers + (self.chunk_bytes > SMALLEST)
-        self.capacity = max(leases * self.lease_for(self.chunk_bytes), (ceiling - fixed) // 2)
-        # During a large step of the feeder there is room for only one worker's chunk: the others wait.
-        self.largest_step = ceiling - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
+            self.workers = max(1, min(self._max_workers, room // one_worker))
+        room -= self.workers * engine_bytes
+        # Two leases for each worker: one that is worked on, and one that is written or read ahead. And one more:
+        # without it they wait a tenth of the time; the least memory has no room for it. A run with chunks of 2 MB takes
+        # a tenth more CPU time than with 3 MB.
+        leases = 2 * self.workers + 1
+        fitting = (room - leases * _TASK) // (leases * self._per_byte)
+        self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
+        lease = self.lease_for(self.chunk_bytes)
+        self.capacity = max((self.workers + (self.chunk_bytes > SMALLEST)) * lease, room // 2)
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
         """The largest record that is encoded at once."""
-        for_row = self.largest_step - self.lease_for(self.chunk_bytes) - self.engine_bytes
-        self.largest_row = max(self.largest, for_row // _ROW_COPIES) if self._cuts else 0
+        # During a large step of the feeder there is room for only one worker's chunk: the others wait.
+        self.largest_step = room - lease + _STEP_FREE
+        in_pieces = (self.largest_step - lease - engine_bytes) // _ROW_COPIES
+        self.largest_row = max(self.largest, in_pieces) if cuts else 0
         """The largest JSON line or row of a table that is encoded in pieces; 0: nothing is."""
 
     @property
@@ -118,32 +118,9 @@ class Budget:
         """Bytes that were not in use when it was made, of those that are planned."""
         return self.ceiling - self._base
 
-    def _check_minimum(self, fixed: int, workers: int | None) -> None:
-        """Raise BudgetError when fixed costs leave too little for these workers, or for one."""
-        least = int((fixed + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
-        if self.memory < least:
-            several = workers is not None and workers > 1
-            for_workers = f" for {workers} workers" if several else ""
-            raise BudgetError(
-                f"{show_bytes(self.memory)} of memory does not suffice{for_workers}",
-                hint=f"the least that works is {_option(least + _VARIES)}" + (" (or fewer `--workers`)" * several),
-            )
-
-    def _fitting_chunk(self, room: int) -> int:
-        """The largest chunk that fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB."""
-        # There is a lease more than workers, for what is read ahead or written: without it they wait a tenth of the
-        # time. The least memory has no room for that.
-        for_text = room - self.workers * self._worker_needs(0) - _TASK
-        fitting = for_text // ((2 * self.workers + 1) * self._per_byte)
-        return max(SMALLEST, min(LARGEST, fitting & -_STEP))
-
     def lease_for(self, text_bytes: int, overhead: int = 0) -> int:
         """The memory that a chunk with so much text may take while it is worked on; `overhead`: of rows and rejects."""
         return self._per_byte * text_bytes + overhead + _TASK
-
-    def _worker_needs(self, chunk_bytes: int) -> int:
-        # Two leases: one that is worked on, and one that is written or read ahead.
-        return self.engine_bytes + 2 * self.lease_for(chunk_bytes)
 
     def too_small(
         self, message: str, record: int, place: str, hint: str = "", *, row: bool = False, beside: int = 0
@@ -169,7 +146,7 @@ class Budget:
         """The error that names the memory with which leases have so much `capacity`."""
         feeder = _FEEDER + (_MAX_READ_AHEAD + _CLIENT if self._remote else 0)
         engines = self._max_workers * self.engine_bytes
-        work = max(engines + capacity, self._max_workers * self._worker_needs(SMALLEST))
+        work = engines + max(capacity, 2 * self._max_workers * self.lease_for(SMALLEST))
         enough = int((self._base + _DIFFERS + feeder + work) / _CEILING)
         hint = f"with {_option(enough)} there is room for it"
         if enough > usable_memory():
@@ -260,6 +237,14 @@ def set_thread_budget(budget: Budget) -> None:
 def thread_budget() -> Budget | None:
     """The budget of the run whose feeder this thread is."""
     return getattr(_here, "budget", None)
+
+
+def _too_little(memory: int, least: int, workers: int) -> BudgetError:
+    for_workers, fewer = (f" for {workers} workers", " (or fewer `--workers`)") if workers > 1 else ("", "")
+    return BudgetError(
+        f"{show_bytes(memory)} of memory does not suffice{for_workers}",
+        hint=f"the least that works is {_option(least)}{fewer}",
+    )
 
 
 def _option(memory: int) -> str:
