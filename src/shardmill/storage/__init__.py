@@ -2,7 +2,7 @@
 
 from shardmill.storage.block_cache import CACHE_BLOCK
 from shardmill.storage.cache import Cache
-from shardmill.storage.compressed import COMPRESSION_MARKS, compression_from, decompressed, decompressor
+from shardmill.storage.compressed import COMPRESSION_MARKS, compression_from, decompressed
 from shardmill.storage.feeds import (
     CONTEXT,
     FLAGS,
@@ -45,7 +45,7 @@ from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Ve
 from shardmill.storage.objects import ListedObject, check_address, path_in_bucket
 from shardmill.storage.remote_file import Bytes
 from shardmill.storage.remote_folder import AnyPath, RemoteFolder, RemotePath, RemoteRanges, open_array, open_file
-from shardmill.storage.retrying import Retries, RetryPolicy, Transient, Unreachable
+from shardmill.storage.retrying import Retries, RetryPolicy, Transient
 from shardmill.storage.source import BLOCK_ROWS, SMALL, STDIN, BlockSequence, PackedRows, Source, sorted_rows
 from shardmill.storage.stores import FolderStore, Store
 from shardmill.storage.unicode import (
