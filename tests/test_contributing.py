@@ -48,6 +48,40 @@ FORMAT = Toy()
 '''
 
 
+PACKED = '''"""Packed shards: how many documents, where each ends, tokens; written when a shard is complete."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from shardmill.shards.format import Format
+from shardmill.shards.token_files import EndsIndex
+
+
+class Packed(Format):
+    name, eot, indexed, cumulative = "packed", "after", True, True
+    stem, endings = "{split}/{name}.{index:05}", (".tokens", ".tokens.ends", ".packed")
+
+    def complete(self, shard):
+        return [shard.write(".packed", self.blocks(shard))]
+
+    def blocks(self, shard):
+        yield np.array([shard.document_count], "<u8")
+        for ends in shard.length_blocks():
+            yield ends.astype("<u8")
+        yield from shard.token_blocks()
+
+    def index(self, tokens):
+        counts = [int(tokens.read_bytes(i, 0, 8).view("<u8")[0]) for i in range(len(tokens.files))]
+        return EndsIndex(tokens, counts, lru_cache(2)(lambda i: tokens.read_bytes(i, 8, 8 * counts[i]).view("<i8")))
+
+
+FORMAT = Packed()
+'''
+
+
 def copied(tmp_path: Path) -> Path:
     """The package, to be changed."""
     copy = tmp_path / "src" / "shardmill"
@@ -98,6 +132,23 @@ def test_an_output_format_is_one_file_and_one_line(tmp_path: Path) -> None:
     assert {split: ours["splits"][split]["tokens"] for split in ours["splits"]} == {
         split: made["splits"][split]["tokens"] for split in made["splits"]
     }
+
+
+def test_an_output_format_may_be_written_anew_when_a_shard_is_complete(tmp_path: Path) -> None:
+    copy = copied(tmp_path)
+    (copy / "shards" / "packed.py").write_text(PACKED)
+    table = "OUTPUT_FORMATS = {\n"
+    edit(copy / "output_formats.py", table, f'{table}    "nanogpt": "nanogpt",\n    "packed": "packed",\n')
+    run = command(copy)
+    source = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    run("prepare", source, "-o", tmp_path / "made", "-f", "packed", "--name", "x", "--val", 0.1, "--shard-tokens", 5000)
+    names = sorted(path.relative_to(tmp_path / "made").as_posix() for path in (tmp_path / "made" / "train").iterdir())
+    assert names[:2] == ["train/x.00000.packed", "train/x.00001.packed"]
+    assert not json.loads(run("verify", tmp_path / "made", "--json"))["damage"]
+    run("prepare", source, "-o", tmp_path / "plain", "--val", 0.1)
+    run("convert", tmp_path / "made", "-o", tmp_path / "back", "-f", "nanogpt")
+    for split in ("train.bin", "val.bin"):
+        assert (tmp_path / "back" / split).read_bytes() == (tmp_path / "plain" / split).read_bytes()
 
 
 PARAGRAPHS = '''"""Paragraphs: a document ends where a line has nothing but a full stop."""

@@ -95,13 +95,14 @@ class ArrangedDocuments(Producer):
         }
         self.budget = Budget(options.memory_bytes, 1)
         self._block = block_tokens(self.budget, first.dtype)
-        self.has_table = all(split.has_documents for one in inputs for split in one.splits.values())
-        self.numbers_documents = any(one.listed_sources is None for one in inputs)
+        self.table = "sources" if all(one.listed_sources is not None for one in inputs) else "numbers"
+        if not all(split.has_documents for one in inputs for split in one.splits.values()):
+            self.table = ""
 
     def remarks(self, ledger: Ledger) -> dict[str, Any]:
         first = self.inputs[0]
         converted: dict[str, Any] = {"from": first.format}
-        if self.numbers_documents:
+        if self.table != "sources":
             return {"converted": converted}
         # The table refers to the sources of the dataset that it comes from.
         converted |= {"name": self.sources[0].name, "bytes": first.bytes}

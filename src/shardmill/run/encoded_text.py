@@ -88,6 +88,7 @@ class EncodedText(Producer):
         del self.engines[self.budget.workers :]
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self.budget.read_ahead, cache=cache, footer_bytes=footer_bytes)
+        self.retries = self._fetcher.retries
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
@@ -132,13 +133,6 @@ class EncodedText(Producer):
             return self.engines.pop()
         except IndexError:
             return self.plan.tokenizer.engine()
-
-    @property
-    def retries(self) -> int:  # type: ignore[override]
-        return self._fetcher.retries.count
-
-    def retry_status(self) -> str:
-        return self._fetcher.retries.status()
 
     def check_space(self, destination: Destination, outputs: list[ShardWriter]) -> None:
         """OutputError when a sample of the text says that the output would clearly not fit."""

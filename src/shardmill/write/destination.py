@@ -13,7 +13,7 @@ from typing import Any
 
 from shardmill.errors import OutputError, ShardmillError
 from shardmill.shards import DATASET_FOLDERS, FORMATS, TABLE_NAMES, ShardWriter, format_named
-from shardmill.storage import PARTIAL, FolderStore, ObjectStore, PartialFile, Store, Written, is_url
+from shardmill.storage import PARTIAL, FolderStore, ObjectStore, PartialFile, Retries, Store, Written, is_url
 from shardmill.units import show_bytes
 from shardmill.write.facts import COMMITS, Facts, SourceFacts, fingerprint, read_facts, shard_name
 from shardmill.write.journal import FOLDER, REMOVAL, Entries, Journal, raise_mismatch, tidy
@@ -43,8 +43,8 @@ class Destination:
     """When the store last responded, by the monotonic clock."""
     journal: Journal
     """While a run is at work."""
-    retries = 0
-    """Requests that were retried."""
+    retries = Retries()
+    """Of requests to a store."""
 
     def __init__(self, folder: Path, store: Store | None = None) -> None:
         self.folder = folder
@@ -221,10 +221,6 @@ class Destination:
                 place=str(self.folder),
                 hint=hint or self.hint,
             )
-
-    def retry_status(self) -> str:
-        """A message about the request that is being retried now; empty when there is none."""
-        return ""
 
 
 def open_destination(out: str | os.PathLike[str], cache: str | None = None) -> Destination:

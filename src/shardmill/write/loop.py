@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from shardmill import __version__
 from shardmill.shards import SPLITS, ShardWriter
-from shardmill.storage import write_whole
+from shardmill.storage import Retries, write_whole
 from shardmill.write.checkpoints import checkpoint_thread
 from shardmill.write.destination import Destination
 from shardmill.write.facts import SKIPPED, Facts, fingerprint
@@ -53,12 +53,11 @@ class Producer(ABC):
     bad_allowed: float | int | None = None
     engine: dict[str, str] = {}  # noqa: RUF012 - never changed in place
     """What encodes: its libraries, and a hash of their tokens for a difficult text."""
-    retries = 0
-    """Requests for sources that were retried."""
-    has_table = True
-    """The dataset gets a documents table."""
-    numbers_documents = False
-    """Nothing says where documents come from: the table has the number of each in its split."""
+    retries = Retries()
+    """Of requests for sources."""
+    table: Literal["sources", "numbers", ""] = "sources"
+    """What the documents table says of a document: its source and record, or only its number in the split, because
+    nothing says where it comes from; empty: there is no table, because nothing says where documents end."""
     has_used_files = False
     """It holds files that are not needed once a checkpoint has recorded its position: `delete_used_files` follows."""
 
@@ -79,10 +78,6 @@ class Producer(ABC):
 
     def delete_used_files(self) -> None:  # noqa: B027 - most have none
         """Delete the files that batches before the recorded position were made from."""
-
-    def retry_status(self) -> str:
-        """A message about the request that is being retried now; empty when there is none."""
-        return ""
 
 
 @dataclass
@@ -141,16 +136,7 @@ class Run:
     def _open_writer(self, thread: Executor) -> Writer:
         producer, destination = self.producer, self.destination
         ledger = Ledger(destination, producer.sources, producer.bad_allowed)
-        return Writer(
-            destination,
-            self.outputs,
-            ledger,
-            thread,
-            splits=producer.splits,
-            first=producer.first,
-            has_table=producer.has_table,
-            numbered=producer.numbers_documents,
-        )
+        return Writer(destination, self.outputs, ledger, thread, producer.splits, producer.first, producer.table)
 
     def _find_saved_run(self) -> SavedRun | None:
         """The run to continue; None: there is none, and enough space. MismatchError when it has another plan."""
@@ -184,7 +170,7 @@ class Run:
         producer, destination, progress = self.producer, self.destination, self.progress
         try:
             waits = writer.checkpoints.wait_message
-            progress.status = lambda: producer.retry_status() or destination.retry_status() or waits()
+            progress.status = lambda: producer.retries.status() or destination.retries.status() or waits()
             progress.begin(producer.sources.total_bytes, self._done(writer), producer.budget)
             yield lambda: progress.update(self._done(writer))
         finally:
@@ -192,7 +178,7 @@ class Run:
 
     def _done(self, writer: Writer) -> Done:
         ledger, totals = writer.ledger, writer.ledger.counts.totals
-        retries = self.producer.retries + self.destination.retries
+        retries = self.producer.retries.count + self.destination.retries.count
         return Done(
             ledger.bytes, totals["documents"], writer.tokens, totals["rejected"], ledger.source_name, retries=retries
         )

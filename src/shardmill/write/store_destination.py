@@ -73,7 +73,7 @@ class StoreDestination(Destination):
         self.url = store.url
         # The same for every run with this URL, so that the next run removes what a killed one has left.
         super().__init__(staging_folder(cache) / hashlib.sha256(self.url.encode()).hexdigest()[:16], store)
-        self.shown = self.url
+        self.shown, self.retries = self.url, store.retries
         self._staged = False
         self._run = secrets.token_hex(6)
         self._record: dict[str, Any] | None = None
@@ -87,13 +87,6 @@ class StoreDestination(Destination):
     @property
     def last_response(self) -> float:  # type: ignore[override]
         return self._store.last_progress
-
-    @property
-    def retries(self) -> int:  # type: ignore[override]
-        return self._store.retries.count
-
-    def retry_status(self) -> str:
-        return self._store.retries.status()
 
     def recorded_plan(self) -> Facts | None:
         name = PLAN

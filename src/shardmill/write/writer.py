@@ -32,21 +32,17 @@ class Writer:
         outputs: list[ShardWriter],
         ledger: Ledger,
         thread: Executor,
-        *,
         splits: tuple[str, ...],
-        first: int = 0,
-        has_table: bool = True,
-        numbered: bool = False,
+        first: int,
+        table: str,
     ) -> None:
-        """`thread` makes the checkpoints. `first`: tokens that val takes before train gets any.
-
-        `has_table`, `numbered`: whether there is a documents table, and whether it has only the numbers of documents.
-        """
+        """`thread` makes the checkpoints. `first`: tokens that val takes before train gets any. `table`: as a producer
+        says it."""
         self._destination, self._outputs, self._splits, self._first = destination, outputs, splits, first
-        drops = any(output.drops_tail for output in outputs[:1])
-        self._table = (
-            DocumentsTable(destination.folder, splits, numbered=numbered, drops_tail=drops) if has_table else None
-        )
+        self._table: DocumentsTable | None = None
+        if table:
+            drops = outputs[0].drops_tail
+            self._table = DocumentsTable(destination.folder, splits, numbered=table == "numbers", drops_tail=drops)
         self.ledger = ledger
         self.position: dict[str, Any] | None = None
         """Where the producer continues after what was written; None: at its beginning."""
