@@ -86,13 +86,14 @@ def reference_pages() -> Iterator[tuple[str, str]]:
 def options_table() -> str:
     """Every option of `prepare`, as docs/options.md shows it."""
     rows = [
-        "| option | default | |",
+        "| option | default | meaning |",
         "|---|---|---|",
         "| `-o, --out DIR` | | folder of the dataset, or a URL: s3://, gs://, az:// |",
     ]
     for option in dataclasses.fields(Options):
         meta, default = option.metadata, option.default
-        flags = ", ".join(meta["flags"]) + (f" {meta['metavar']}" if meta["metavar"] else "")
+        kind = meta["metavar"] or ("" if meta["kind"] == "flag" else "WORD")
+        flags = ", ".join(meta["flags"]) + (f" {kind}" if kind else "")
         value = ",".join(default) if isinstance(default, tuple) else default
         shown = "" if value is None or value is False or value == "" else f"`{value}`"
         choices = f": {', '.join(f'`{choice}`' for choice in meta['choices'])}" if meta["choices"] else ""
@@ -102,6 +103,13 @@ def options_table() -> str:
         "files that are skipped |"
     )
     return "\n".join(rows)
+
+
+def _option_row(flags: str, words: str) -> str:
+    """An option and its help. Values to choose from are part of the help: they would make the first column wide."""
+    flag, _, choices = flags.partition(" [")
+    listed = f": {', '.join(f'`{choice}`' for choice in choices.rstrip(']').split('|'))}" if choices else ""
+    return f"| `{_cell(flag)}{' WORD' if choices else ''}` | {_cell(words)}{listed} |"
 
 
 def commands() -> str:
@@ -116,8 +124,8 @@ def commands() -> str:
                 usage = " ".join(["shardmill", name, *command.collect_usage_pieces(inner)])
                 records = [parameter.get_help_record(inner) for parameter in command.get_params(inner)]
             lines += ["", f"## shardmill {name}", "", "```text", usage, "```", "", _paragraphs(command.help or "")]
-            lines += ["", "| option | |", "|---|---|"]
-            lines += [f"| `{_cell(flags)}` | {_cell(words)} |" for flags, words in filter(None, records) if words]
+            lines += ["", "| option | meaning |", "|---|---|"]
+            lines += [_option_row(flags, words) for flags, words in filter(None, records) if words]
     return "\n".join(lines) + "\n"
 
 
@@ -153,7 +161,7 @@ def manifest() -> str:
         "# The manifest", "",
         "`manifest.json` says what a dataset is. It is written last, so a folder that has one is complete. The same",
         "inputs, tokenizer and options give the same manifest, byte for byte.", "",
-        "| key | |", "|---|---|", *rows, "", "## An example", "",
+        "| key | meaning |", "|---|---|", *rows, "", "## An example", "",
         "The complete manifest of a dataset with two formats and one bad record:", "",
         "```json", example_manifest().rstrip(), "```",
     ]) + "\n"  # fmt: skip
@@ -228,7 +236,7 @@ def _described(name: str, found: Any, level: int = 2) -> Iterator[str]:
             yield from ("", f"- **`.{member}`**: {_one_line(value.__doc__)}")
     if dataclasses.is_dataclass(found):
         told = _field_docs(found)
-        yield from ("", "| field | |", "|---|---|")
+        yield from ("", "| field | meaning |", "|---|---|")
         yield from (f"| `{field.name}: {_cell(str(field.type))}` | {_cell(told.get(field.name, ''))} |"
                     for field in dataclasses.fields(found) if not field.name.startswith("_"))  # fmt: skip
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -52,21 +53,22 @@ SECTIONS = {
         "docs/reference/api.md",
     ],
     "Promises": ["docs/promises.md", "docs/failures.md"],
-    "Design": [
+    "About": ["docs/speed.md", "CHANGELOG.md", "SECURITY.md"],
+    "For engineers": [
         "DESIGN.md",
-        "docs/speed.md",
-        "docs/core.md",
-        "docs/dependencies.md",
-        "docs/log.md",
         "CONTRIBUTING.md",
-        "SECURITY.md",
+        "docs/dev/core.md",
+        "docs/dev/dependencies.md",
+        "docs/log.md",
         "AGENTS.md",
-        "CHANGELOG.md",
     ],
 }
 """Every page, in the order of the menu."""
+UNSEARCHED = SECTIONS["For engineers"]
+"""Pages that the site's search leaves out: users look for other things by the same words."""
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")
 _ITEM = re.compile(r"( *)(?:[-*]|\d+\.) +")
+_CODE_WITH_BAR = re.compile(r"`([^`|]*\\\|[^`]*)`")
 _SHIM = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
 
 
@@ -103,6 +105,8 @@ def write_pages(folder: Path) -> list[str]:
             return f"]({posixpath.relpath(page_name(target), here or '.')}{match[2] or ''})"
 
         whole = "\n".join(as_python_markdown(_LINK.sub(led, text)))
+        if source in UNSEARCHED:
+            whole = f"---\nsearch:\n  exclude: true\n---\n{whole}"
         to = folder / page_name(source)
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(whole + "\n", encoding="utf-8")
@@ -121,6 +125,8 @@ def as_python_markdown(text: str) -> Iterator[str]:
     indents: list[tuple[int, int]] = []  # of the text of the list items around, here and there
     fence, before = "", ""
     for line in text.splitlines():
+        if line.lstrip().startswith("|"):  # Python's library shows the backslash of an escaped bar in code
+            line = _CODE_WITH_BAR.sub(lambda code: f"<code>{escape(code[1])}</code>".replace("\\|", "&#124;"), line)
         bare = line.lstrip()
         column = len(line) - len(bare)
         if not fence:
@@ -171,6 +177,7 @@ def build(out: Path) -> None:
     subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=work, check=True)
     shutil.rmtree(out, ignore_errors=True)
     (work / "site").replace(out)
+    shutil.copyfile(ROOT / "llms.txt", out / "llms.txt")
     (out / "404.html").unlink()  # for web servers only: its addresses begin at a server's root
     for page in out.rglob("*.html"):
         # The builder's page would fetch this script from a server; ours does the same.

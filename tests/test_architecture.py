@@ -391,7 +391,7 @@ def _bare(requirement: str) -> str:
     return re.match(r"[\w-]+", requirement)[0]
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/dependencies.md"])
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/dev/dependencies.md"])
 def test_the_files_that_a_document_names_exist(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     names = re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]+|[A-Z]\w+\.md|Makefile|pyproject\.toml)`", text)

@@ -1,6 +1,6 @@
 """The compiled core, bound with ctypes, which releases the GIL during every call.
 
-core.h is its interface, and docs/core.md explains how it works.
+core.h is its interface, and docs/dev/core.md explains how it works.
 """
 
 from __future__ import annotations

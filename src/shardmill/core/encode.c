@@ -126,7 +126,7 @@ static u32 merge_again(sm_encoder *e, const u8 *p, u32 n, int which) {
     return e->last_count;
 }
 /* Encodes a long run of bytes in windows of `span` bytes. A token that two windows share is one of the whole text
- * (docs/core.md), so from there on the second one counts. Returns 0 if two windows cannot be joined, after *done bytes.
+ * (docs/dev/core.md), so from there on the second one counts. Returns 0 if two windows cannot be joined, after *done bytes.
  * open: more bytes follow, so the ids after the last such token are not certain and are left out. */
 static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, int open, u8 **out, int wide, u32 *done) {
     const sm_model *m = e->model;

@@ -22,8 +22,11 @@ class Result:
     out: Path | str
     """The folder, or the URL."""
     manifest: Manifest
+    """What `manifest.json` holds."""
     seconds: float = 0.0
+    """Of this call."""
     peak_memory: int = 0
+    """Bytes."""
     replaced: int = 0
     """Invalid UTF-8 sequences that became U+FFFD."""
     fallbacks: int = 0
@@ -33,6 +36,7 @@ class Result:
     already: bool = False
     """The dataset was already complete; nothing was done."""
     resumed: bool = False
+    """An earlier call had begun it."""
     text_before: int = 0
     """Bytes of text that earlier attempts had written; `seconds` are those of the last attempt."""
     retries: int = 0
