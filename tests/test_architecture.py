@@ -381,7 +381,7 @@ def outside(paths: Iterable[Path]) -> set[str]:
 
 def test_the_reasons_for_the_dependencies_are_written_down() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    reasons = (ROOT / "docs" / "dev" / "dependencies.md").read_text(encoding="utf-8")
     told = set(map(_bare, re.findall(r"^\| `([\w.-]+)`", reasons, re.MULTILINE)))
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     assert {_bare(entry) for group in groups for entry in group} - told == set()

@@ -1,7 +1,8 @@
 """Encodes one text of any length exactly: it is cut where that is safe, and elsewhere the core says what is certain.
 
 The core encodes the beginning of a text as far as its tokens are the same whatever comes after it (docs/dev/core.md).
-The rest stays in the buffer, and more text is read behind it. Where the tokenizer's own library encodes, text is only cut.
+The rest stays in the buffer, and more text is read behind it. Where the tokenizer's own library encodes, text is only
+cut.
 """
 
 from __future__ import annotations
