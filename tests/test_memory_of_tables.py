@@ -92,7 +92,8 @@ def test_what_is_not_text_takes_no_more_than_the_limit_either(tmp_path: Path, na
     make, limit = SHAPES[name]
     source = tmp_path / name
     count = make(source)
-    for _ in range(2):
+    # How much more a compressed batch takes than twice its stored bytes is known only when it has been decoded.
+    for _ in range(3 if name == "much-text.arrow" else 2):
         allowed = int(limit[:-2]) * (1000 * MB if limit.endswith("GB") else MB)
         done = metered("prepare", source, "-o", tmp_path / "out", "--memory", limit, "--workers", "2", "-q")
         assert done.peak <= allowed, f"{done.peak / MB:.0f} MB under {limit}\n{done.err}"

@@ -7,7 +7,6 @@ might, and where a page is larger than a chunk, the feeder decodes, a few rows a
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -50,8 +49,8 @@ ENCRYPTED_MARK = b"PARE"
 FOOTER_MEMORY = 16
 # Bytes that Arrow reads at once of a column, before it knows how long a page is.
 READ_BYTES = 1 << 16
-# Rows of indices into a dictionary that are decoded at once, and bytes of memory for each of them.
-CODED_ROWS, CODED_MEMORY = 1 << 17, 64
+# The most rows that the feeder decodes at once, and bytes of memory for each of them.
+AT_ONCE, ROW_BYTES = 1 << 17, 64
 # How often a page is in memory while it is decoded. Plain: decompressed, as an array, and once more while that grows;
 # its rows together are no larger than the array. A dictionary: decompressed, in the decoder, in a hash table that
 # grows, and as an array. Texts that share prefixes: twice more in the decoder, and one array while the next is made.
@@ -127,14 +126,10 @@ class PagesFile:
 
     closed = False
 
-    def __init__(self, size: int) -> None:
-        self._size, self._at, self._begin = size, 0, 0
-        self._spans: list[tuple[int, int]] = []
-        self._read: Callable[[int, int], Bytes]
-
-    def show(self, pages: Pages, read: Callable[[int, int], Bytes]) -> None:
-        """From now on the file has these pages. `read(start, end)` returns bytes of the true file."""
-        self._begin, self._spans, self._read = pages.group.start, pages.spans, read
+    def __init__(self, size: int, pages: Pages, read: Callable[[int, int], Bytes]) -> None:
+        """`read(start, end)` returns bytes of the true file, which has so many."""
+        self._size, self._at, self._read = size, 0, read
+        self._begin, self._spans = pages.group.start, pages.spans
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = offset + (0, self._at, self._size)[whence]
@@ -167,8 +162,6 @@ class ParquetReader(RowsReader):
         self._file: RandomAccess
         self._metadata: pq.FileMetaData
         self._path: tuple[str, ...] = ()
-        self._idle: defaultdict[bool, list[tuple[PagesFile, pq.ParquetFile]]] = defaultdict(list)
-        """Files that no thread uses, by whether they show dictionaries."""
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         with self._footer(feed) as all_groups:
@@ -241,20 +234,20 @@ class ParquetReader(RowsReader):
 
     def _decoded(self, pages: Pages, size: int) -> Iterator[Column]:
         """The rows of pages that may give more than a chunk, slice by slice."""
-        if pages.dictionary is not None:
-            longest, what = pages.dictionary.size, f"a dictionary of {pages.dictionary.size:,} bytes"
-            at_once = min(pages.rows, CODED_ROWS)
-            memory = DICTIONARY_COPIES * longest + CODED_MEMORY * (at_once + pages.dictionary.values)
-        else:
-            longest, what = pages.size, f"a page of {pages.size:,} bytes"
-            if pages.rows == 1 and longest - 4 > self._largest:
-                yield Column.too_large(longest - 4)  # known without decoding it, for which there is no memory
-                return
-            at_once = max(1, size * (1 if pages.prefixed else pages.rows) // longest)
-            memory = (PREFIXED_COPIES if pages.prefixed else PLAIN_COPIES) * longest + 16 * pages.rows
-        row_copies = LONG_ROW_COPIES if pages.prefixed or pages.dictionary is not None else 0
+        dictionary = pages.dictionary
+        longest, what = (dictionary.size, "dictionary") if dictionary else (pages.size, "page")
+        unfolds = dictionary is not None or pages.prefixed
+        if pages.rows == 1 and not unfolds and longest - 4 > self._largest:
+            yield Column.too_large(longest - 4)  # known without decoding it, for which there is no memory
+            return
+        at_once = min(pages.rows, AT_ONCE)
+        if dictionary is None:
+            at_once = min(at_once, max(1, size * (1 if pages.prefixed else pages.rows) // longest))
+        copies = PREFIXED_COPIES if pages.prefixed else DICTIONARY_COPIES if dictionary else PLAIN_COPIES
+        memory = copies * longest + ROW_BYTES * (at_once + (dictionary.values if dictionary else 0))
+        row_copies = LONG_ROW_COPIES if unfolds else 0
         with closing(Memory(self._room, self._place(pages.first))) as held, self._errors(pages.first):
-            held.need(what, memory, row_copies * longest)
+            held.need(f"a {what} of {longest:,} bytes", memory, row_copies * longest)
 
             def need(size: int) -> None:
                 held.need("a row", row_copies * size if size > LONG_TEXT else 0)
@@ -270,23 +263,16 @@ class ParquetReader(RowsReader):
 
         `read`: how the feeder reads bytes of the file; None: as a worker does.
         """
-        idle = self._idle[dictionaries]
-        try:
-            window, file = idle.pop()
-        except IndexError:
-            window = PagesFile(self._file.size)
-            file = pq.ParquetFile(
-                pa.PythonFile(window, "r"),
-                metadata=self._metadata,
-                read_dictionary=[".".join(self._path)] if dictionaries else None,
-                buffer_size=READ_BYTES,
-                pre_buffer=False,
-                page_checksum_verification=True,
-            )
-        window.show(pages, read or self._stored_bytes(pages))
-        left = pages.rows
-        columns, groups = [".".join(self._path)], [pages.group.number]
-        for batch in file.iter_batches(at_once, groups, columns, use_threads=False):
+        columns, left = [".".join(self._path)], pages.rows
+        file = pq.ParquetFile(
+            pa.PythonFile(PagesFile(self._file.size, pages, read or self._stored_bytes(pages)), "r"),
+            metadata=self._metadata,
+            read_dictionary=columns if dictionaries else None,
+            buffer_size=READ_BYTES,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+        for batch in file.iter_batches(at_once, [pages.group.number], columns, use_threads=False):
             left -= len(batch)
             yield batch
             del batch
@@ -294,7 +280,6 @@ class ParquetReader(RowsReader):
                 break
         if left:
             raise Damaged("its pages do not hold the rows that their headers say")
-        idle.append((window, file))
 
     def _stored_bytes(self, pages: Pages) -> Callable[[int, int], Bytes]:
         """How a worker reads bytes of the file."""
