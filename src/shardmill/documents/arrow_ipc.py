@@ -87,7 +87,7 @@ class ArrowReader(RowsReader):
             memory.need("a row", LONG_ROW_COPIES * size if size > LONG_TEXT else 0)
 
         held = batch.get_total_buffer_size()
-        memory.need("a batch", held if held > LONG_TEXT else 0, 2 * LONG_ROW_COPIES * held)
+        memory.need("a batch", held if held > LONG_TEXT else 0, LONG_ROW_COPIES * held)
         for first in range(0, batch.num_rows, STEP):
             yield from columns_of(batch.slice(first, STEP), self._path, max(1, size), copied=True, need=need_row)
 

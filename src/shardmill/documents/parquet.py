@@ -247,7 +247,7 @@ class ParquetReader(RowsReader):
         memory = copies * longest + ROW_BYTES * (at_once + (dictionary.values if dictionary else 0))
         row_copies = LONG_ROW_COPIES if unfolds else 0
         with closing(Memory(self._room, self._place(pages.first))) as held, self._errors(pages.first):
-            held.need(f"a {what} of {longest:,} bytes", memory, LONG_ROW_COPIES * longest)
+            held.need(f"a {what} of {longest:,} bytes", memory)
 
             def need(size: int) -> None:
                 held.need("a row", row_copies * size if size > LONG_TEXT else 0)

@@ -197,13 +197,13 @@ class Budget:
     def hold(self, amount: int, what: str, place: str) -> Iterator[None]:
         """Hold memory for a step of the feeder, in addition to leases; wait until it is free. Only the feeder calls it.
 
-        BudgetError when there is never so much. It names what suffices, also for a record of a fifth of it.
+        BudgetError when there is never so much. It names what suffices, also for a record of a third of it.
         """
         together = self._held_by_feeder + amount  # a page is held while its dictionary is
         if together > self.largest_step:
             # With more memory a step may take more, up to `largest`, which is less than this share of it.
             step = together + together // self._per_byte + self.lease_for(LARGEST)
-            room = max(step, self._room_for(together // _ROW_COPIES, row=True))
+            room = max(step, self._room_for(together // 3, row=True))
             raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place)
         amount = max(0, amount - _STEP_FREE)
         self.lease(amount, self.lease_for(self.chunk_bytes))
