@@ -24,6 +24,7 @@ from benchmarks.containers import CACHE, build
 from benchmarks.corpus import SEPARATOR, Corpus
 from benchmarks.environment import ours
 from benchmarks.measure import COMMAND, run
+from shardmill.cluster.processes import BUSY_WORKERS
 
 RATE = 190e6
 """Bytes of text that one worker encodes in a second: a slow one, of two threads that share a core."""
@@ -37,10 +38,11 @@ THREADS = {"main": "MainThread", "feeder": "shardmill-feeder", "hash and sync": 
 _WORKER = "workers without the encoder"
 _INTERVAL = 0.02
 _TOLD = "SHARDMILL_BENCHMARK_THREADS"
+_ALONE = "SHARDMILL_BENCHMARK_ONE_PROCESS"
 
 
 def measure(corpus: Corpus, *, workers: list[int], memory: str, timeout: float, only: list[str]) -> dict[str, Any]:
-    """Run every container with every number of workers."""
+    """Run every container with every number of workers in one process, and in several where shardmill would do that."""
     rows = []
     one_file = Corpus(corpus.kind, (corpus.size or 0) // FILES, corpus.source)
     for container in [one for one in CONTAINERS if not only or one in only]:
@@ -48,11 +50,15 @@ def measure(corpus: Corpus, *, workers: list[int], memory: str, timeout: float, 
         text.warm()
         folder = _linked(text.path)
         for count in workers:
-            size = FILES * text.bytes
-            row = {"container": container, "workers": count, "bytes": size, **_run(folder, container, count, memory,
-                   timeout)}  # fmt: skip
-            print(f"{container:14} {count:3} workers {size / row['seconds'] / 1e6:6,.0f} MB/s", file=sys.stderr)
-            rows.append(row)
+            for alone in (True, False):
+                if not alone and count <= max(BUSY_WORKERS.values()):
+                    continue
+                size = FILES * text.bytes
+                row = {"container": container, "workers": count, "bytes": size,
+                       **_run(folder, container, count, memory, timeout, alone=alone)}  # fmt: skip
+                speed, processes = size / row["seconds"] / 1e6, row["processes"]
+                print(f"{container:14} {count:3} workers, {processes} processes {speed:6,.0f} MB/s", file=sys.stderr)
+                rows.append(row)
     return results.frame(
         "cores",
         text={"description": f"{FILES} times a file of {one_file.describe(text.bytes)}", "bytes": rows[0]["bytes"]},
@@ -74,7 +80,8 @@ def _linked(path: Path) -> Path:
     return folder
 
 
-def _run(path: Path, container: str, workers: int, memory: str, timeout: float) -> dict[str, Any]:
+def _run(path: Path, container: str, workers: int, memory: str, timeout: float, *, alone: bool) -> dict[str, Any]:
+    """`alone`: in one process, whatever the number of workers."""
     out, told = CACHE / "out", CACHE / "threads"
     for folder in (out, told):
         shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +90,7 @@ def _run(path: Path, container: str, workers: int, memory: str, timeout: float) 
     separator = ["--separator", SEPARATOR] if container == "text" else []
     here = Path(__file__).parent
     paths = [str(here / "sleeping"), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"PYTHONPATH": os.pathsep.join(paths), _TOLD: str(told)}
+    environment = {"PYTHONPATH": os.pathsep.join(paths), _TOLD: str(told), **({_ALONE: "1"} if alone else {})}
     done = run([*command, "--memory", memory, *separator], timeout=timeout, env=environment)
     if done.failure:
         raise SystemExit(f"error: {path}: {done.failure}")
@@ -102,7 +109,11 @@ def _run(path: Path, container: str, workers: int, memory: str, timeout: float) 
 
 def sleep_instead() -> None:
     """Make the encoder of this process sleep; at its end, the CPU time of its threads goes to the folder `_TOLD`."""
+    from shardmill.cluster import processes
     from shardmill.tokens.backends import CoreBackend
+
+    if _ALONE in os.environ:
+        processes.BUSY_WORKERS = dict.fromkeys(processes.BUSY_WORKERS, sys.maxsize)
 
     def encode(
         self: Any, data: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any], gap: int
@@ -184,7 +195,7 @@ def table(result: dict[str, Any]) -> str:
     rows = result["rows"]
     counts = sorted({row["workers"] for row in rows})
     containers = list(dict.fromkeys(row["container"] for row in rows))
-    speed = {(row["container"], row["workers"]): row["bytes"] / row["seconds"] for row in rows}
+    speed = {(row["container"], row["workers"], row["processes"] > 1): row["bytes"] / row["seconds"] for row in rows}
     lines = [
         results.heading(result),
         f"Simulated: a worker's encoder sleeps {1e9 / result['rate']:.1f} s for each GB of text and takes no core. "
@@ -194,23 +205,20 @@ def table(result: dict[str, Any]) -> str:
         "|---|" + "---:|" * (len(counts) + 1),
     ]
     for container in containers:
-        speeds = [speed[container, count] for count in counts]
-        busy = max(speeds) / result["rate"]
-        lines.append(f"| {container} | " + " | ".join(f"{one / 1e6:,.0f}" for one in speeds) + f" | {busy:.1f} |")
+        for several in (False, True):
+            speeds = [speed.get((container, count, several), 0.0) for count in counts]
+            if any(speeds):
+                shown = [f"{one / 1e6:,.0f}" if one else "" for one in speeds] + [f"{max(speeds) / result['rate']:.1f}"]
+                lines.append(f"| {container}{', several processes' * several} | " + " | ".join(shown) + " |")
     titles = list(rows[0]["threads"])
     bound = "all | GB/s of one process, at most | cores"
-    lines += ["", "| CPU seconds for each GB of text | " + " | ".join(titles) + f" | {bound} |"]
+    lines += ["", "| CPU seconds for each GB of text, one process | " + " | ".join(titles) + f" | {bound} |"]
     lines += ["|---|" + "---:|" * (len(titles) + 3)]
     for container in containers:
-        row = next(row for row in rows if row["container"] == container and row["workers"] == min(counts, key=_usual))
+        row = min((row for row in rows if row["container"] == container), key=lambda row: abs(row["workers"] - 8))
         each = [row["threads"][title] / row["bytes"] * 1e9 for title in titles]
         # A process has one of each thread but the workers, so the busiest of them limits it.
         most = 1 / max(each[: len(THREADS)])
         shown = [f"{one:.2f}" for one in [*each, sum(each)]] + [f"{most:.1f}", f"{most * 1e9 / result['rate']:.0f}"]
         lines.append(f"| {container} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
-
-
-def _usual(count: int) -> int:
-    """How far a number of workers is from what the table of threads is made with: as many as one process has."""
-    return abs(count - 4)
