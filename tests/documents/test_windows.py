@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from shardmill.errors import SourceError
+from shardmill.storage import Scanner, StreamFeed, decompressed
 from shardmill.storage.compressed import window_of
 from tests.corpus import random_words
 from tests.meter import Metered, metered
@@ -30,11 +32,21 @@ def test_the_window_of_a_zstd_stream_is_told_by_its_header(log: int) -> None:
     assert window_of(b"\x28\xb5\x2f\xfd", "zstd") == 0
 
 
-def test_an_xz_stream_that_needs_more_than_is_reserved_is_refused(tmp_path: Path) -> None:
-    source = tmp_path / "a.txt.xz"
-    source.write_bytes(lzma.compress(b"text", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 27}]))
-    done = metered("prepare", source, "-o", tmp_path / "out")
-    assert done.code == 1 and "needs more than 80 MB" in done.err and "xz -d" in done.err
+@pytest.mark.parametrize("preset", [0, 3, 6, 9])
+def test_the_dictionary_of_an_xz_stream_is_told_by_its_header(preset: int) -> None:
+    [wanted] = {0: [1 << 18], 3: [1 << 22], 6: [1 << 23], 9: [1 << 26]}[preset]
+    assert window_of(lzma.compress(b"text", preset=preset), "xz") == wanted
+    filters = [{"id": lzma.FILTER_DELTA, "dist": 4}, {"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
+    assert window_of(lzma.compress(b"text", filters=filters), "xz") == 1 << 20
+    assert window_of(lzma.compress(b"text")[:13], "xz") == 0
+
+
+def test_an_xz_stream_that_takes_more_than_any_should_is_refused_and_not_called_damaged() -> None:
+    data = lzma.compress(b"text", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 28}])
+    blocks = decompressed(Scanner(StreamFeed("a.xz", (part for part in [data]))), "xz", "a.xz")
+    with pytest.raises(SourceError, match="needs more than 160 MB") as caught:
+        next(blocks)
+    assert "xz -d" in caught.value.hint
 
 
 STREAMS = {

@@ -13,8 +13,9 @@ from shardmill.storage.feeds import STREAM_BLOCK, Scanner
 
 # Small enough that the copies which decompressors make of unread input stay in the cache.
 INPUT_BLOCK = 1 << 16
-# Reserved for every xz stream: xz -9 needs 65 MB; a header may ask for 4 GB.
-XZ_MEMORY = 80 << 20
+# xz -9 needs 65 MB; a header may ask for 4 GB.
+XZ_MEMORY = 160 << 20
+_LZMA2 = 0x21
 _HEADER = 64  # bytes that are enough to know a member and its window, if there are so many
 
 
@@ -43,11 +44,11 @@ def _is_skippable(head: bytes) -> bool:
 
 
 def window_of(head: bytes, compression: str) -> int:
-    """Return the bytes of memory that decompressing a member takes at the most. 0: little, or unknown."""
-    if compression == "xz":
-        return XZ_MEMORY
+    """Return the bytes of memory that decompressing a member will take, from its header. 0: little, or unknown."""
     try:
-        return _zstd_window(head) if compression == "zstd" and not _is_skippable(head) else 0
+        if compression == "zstd":
+            return 0 if _is_skippable(head) else _zstd_window(head)
+        return _xz_dictionary(head) if compression == "xz" else 0
     except IndexError:  # it ends too early
         return 0
 
@@ -61,6 +62,29 @@ def _zstd_window(head: bytes) -> int:
         return int.from_bytes(head[at : at + width], "little")
     exponent, mantissa = head[5] >> 3, head[5] & 7
     return (8 + mantissa) << 7 + exponent
+
+
+def _xz_dictionary(head: bytes) -> int:
+    """The size of LZMA2's dictionary, from the header of the first block, where it follows sizes and other filters."""
+    flags, at = head[13], 14
+    for size in (0x40, 0x80):
+        if flags & size:
+            _, at = _xz_integer(head, at)
+    for _ in range((flags & 3) + 1):
+        filter, at = _xz_integer(head, at)
+        width, at = _xz_integer(head, at)
+        if filter == _LZMA2:
+            return (2 | head[at] & 1) << head[at] // 2 + 11
+        at += width
+    return 0
+
+
+def _xz_integer(head: bytes, at: int) -> tuple[int, int]:
+    """The integer of variable length at an offset, and the offset after it."""
+    value = shift = 0
+    while head[at] & 128:
+        value, shift, at = value | (head[at] & 127) << shift, shift + 7, at + 1
+    return value | head[at] << shift, at + 1
 
 
 def decompressor(compression: str) -> Any:
