@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import IO, Any
@@ -33,7 +34,12 @@ def metered(*arguments: object, stdin: int | IO[Any] | None = None) -> Metered:
 def metered_command(command: list[str], stdin: int | IO[Any] | None = None) -> Metered:
     """The same with any command."""
     started = time.monotonic()
-    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # Into files: a pipe that nobody reads while memory is watched would fill up, and stop the process.
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+        subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err, text=True) as process,
+    ):
         tree, peak = psutil.Process(process.pid), 0
         for turn in itertools.count():
             if process.poll() is not None:
@@ -41,8 +47,8 @@ def metered_command(command: list[str], stdin: int | IO[Any] | None = None) -> M
             # To look for children means to look at every process of the machine.
             peak = max(peak, _high_water(tree.pid) if turn % 5 else resident(tree))
             time.sleep(0.01)
-        out, err = process.communicate()
-    return Metered(process.returncode, peak, time.monotonic() - started, out, err)
+        said = [file.read() for file in (out, err) if file.seek(0) == 0]
+    return Metered(process.returncode, peak, time.monotonic() - started, *said)
 
 
 def resident(tree: psutil.Process) -> int:

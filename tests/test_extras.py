@@ -10,6 +10,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import UsageError
+from shardmill.extras import packages
 from tests.tokens.vocabularies import gpt2_rules, write_json
 
 
@@ -48,4 +49,5 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
         UsageError, match=f"the package `{library}`, which is required for .*, is not installed"
     ) as caught:
         shardmill.prepare(source, out, **options)
-    assert caught.value.hint == f'pip install "shardmill[{extra}]"'
+    assert packages(extra)
+    assert caught.value.hint == "pip install " + " ".join(f"'{one}'" for one in packages(extra))

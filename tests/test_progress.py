@@ -174,8 +174,8 @@ def test_the_summary_of_a_resumed_run_counts_what_the_last_attempt_has_written()
 
     splits = {"train": {"tokens": 10, "documents": 1, "bytes": 9_000_000, "files": []}}
     counts = dict.fromkeys(("documents", "empty", "rejected", "replaced"), 0)
-    manifest: Any = {"format": "nanogpt", "dtype": "<u2", "eot": "after", "tokenizer": {"name": "gpt2"},
-                     "splits": splits, **counts}  # fmt: skip
+    manifest: Any = {"fingerprint": "", "format": "nanogpt", "dtype": "<u2", "eot": "after",
+                     "tokenizer": {"name": "gpt2"}, "splits": splits, **counts}  # fmt: skip
     whole = as_text(Result("out", manifest, seconds=2.0)).splitlines()[-1]
     resumed = as_text(Result("out", manifest, seconds=2.0, resumed=True, text_before=7_000_000)).splitlines()[-1]
     assert whole.startswith("2.0 s, 4.5 MB/s") and resumed.startswith("resumed: 2.0 s, 1 MB/s")

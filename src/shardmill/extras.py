@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import shlex
+from importlib import metadata
 from typing import Any
 
 from shardmill.errors import UsageError
+
+
+def packages(extra: str) -> list[str]:
+    """Return what an extra installs: to name these works wherever shardmill itself came from."""
+    wanted = f"extra == '{extra}'"
+    listed = (one.partition(";") for one in metadata.requires("shardmill") or ())
+    return [name.strip() for name, _, when in listed if when.strip().replace('"', "'") == wanted]
 
 
 def needs(library: str, extra: str, what: str) -> Any:
@@ -15,5 +24,5 @@ def needs(library: str, extra: str, what: str) -> Any:
     except ImportError:
         raise UsageError(
             f"the package `{library.partition('.')[0]}`, which is required for {what}, is not installed",
-            hint=f'pip install "shardmill[{extra}]"',
+            hint=f"pip install {' '.join(map(shlex.quote, packages(extra)))}",
         ) from None

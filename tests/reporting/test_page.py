@@ -172,7 +172,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
         UsageError, match="the package `jinja2`, which is required for a report, is not installed"
     ) as caught:
         shardmill.report(made, out=tmp_path / "a.html")
-    assert caught.value.hint == 'pip install "shardmill[report]"'
+    assert caught.value.hint == "pip install 'jinja2>=3.1'"
 
 
 @pytest.mark.parametrize("wrong", [{"seed": -1}, {"tokens": "many"}, {"tokens": 0}, {"documents": 0}])

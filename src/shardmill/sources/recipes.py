@@ -158,12 +158,14 @@ def _flag(name: str) -> str:
 def recipe_table(recipes: Sequence[Recipe]) -> Iterator[str]:
     """Yield the lines of a table of recipes."""
     width = max(len(recipe.name) for recipe in recipes) + 2
-    yield f"{'name':<{width}}{'stored':>8}{'documents':>11}{'tokens':>8}  what"
+    yield f"{'name':<{width}}{'stored':>8}{'documents':>11}{'tokens':>8}"
     for recipe in recipes:
         stored, documents, tokens = _figures(recipe)
         more = " (the name is an example)" if recipe.variable else ""
-        yield f"{recipe.name:<{width}}{stored:>8}{documents:>11}{tokens:>8}  {recipe.about}{more}"
-    yield "Figures are as published, approximate, tokens by GPT-2's tokenizer; `shardmill inspect NAME` measures."
+        yield f"{recipe.name:<{width}}{stored:>8}{documents:>11}{tokens:>8}"
+        yield f"  {recipe.about}{more}"
+    yield "Figures are as published, approximate, tokens by GPT-2's tokenizer."
+    yield "`shardmill inspect NAME` measures."
 
 
 def recipe_page(recipe: Recipe) -> Iterator[str]:

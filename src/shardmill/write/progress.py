@@ -189,7 +189,7 @@ def view(meter: Meter, width: int) -> Any:
 
     def add_bar(style: str, before: str, share: float, after: str) -> None:
         room = width - len(before) - len(after) - 2
-        add(style, f"{before} {('━' * round(min(1.0, share) * room)).ljust(room)} {after}")
+        add(style, f"{before} {('━' * round(min(1.0, share) * room)).ljust(room, '╌')} {after}")
 
     if meter.total:
         add_bar("cyan", f"{meter.share:4.0%}", meter.share, meter.time_left)
