@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill.arrange import plan_mixture
+from shardmill.arrange import DocumentsOfSplit, TokensBefore, plan_mixture
 from shardmill.dataset import verify
 from shardmill.errors import BudgetError, MismatchError, UsageError
 from shardmill.options import FORMATS
@@ -173,6 +173,20 @@ def test_the_memory_of_the_whole_command_stays_below_the_limit(tmp_path: Path) -
     assert metered_command([*call, "--max-epochs", "2", "--memory", "200MB"]).peak <= 200_000_000
     assert not list((tmp_path / "out").glob(".sorted*"))
     assert not verify(tmp_path / "out", sample=2).damage
+
+
+@pytest.mark.parametrize("memory", [8, 999, 1 << 20])
+def test_tokens_before_a_place_are_counted_within_any_memory(made: Path, tmp_path: Path, memory: int) -> None:
+    documents = DocumentsOfSplit(shardmill.open(made / "web")["train"])
+    order, lengths = Permutation(len(documents), 5), documents.facts(0, len(documents))["length"]
+    expected = np.cumsum(lengths[order(np.arange(len(documents)))])
+    before = TokensBefore(tmp_path, memory)
+    for _ in range(2):
+        before.count(documents, order)
+        places = np.random.default_rng(3).permutation(len(documents))
+        assert (before[places] == np.append(0, expected)[places]).all()
+    assert before.memory(10**12) <= memory
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_work_is_an_error_that_names_the_way_out(made: Path, tmp_path: Path) -> None:

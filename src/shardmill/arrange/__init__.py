@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from shardmill.arrange.converting import convert
     from shardmill.arrange.inputs import InputSplit
     from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
-    from shardmill.arrange.mixtures import MixturePlan, mix, parse_stages, parse_weights, plan_mixture, write_mixture
+    from shardmill.arrange.mixtures import (
+        MixturePlan,
+        TokensBefore,
+        mix,
+        parse_stages,
+        parse_weights,
+        plan_mixture,
+        write_mixture,
+    )
+    from shardmill.arrange.ordered import DocumentsOfSplit
     from shardmill.arrange.packed import PackedPieces, pack
     from shardmill.arrange.packed_index import PieceEntries, pack_index
     from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
@@ -26,7 +35,8 @@ __all__, __getattr__ = lazily(
         "converting": "convert",
         "inputs": "InputSplit",
         "mixing": "KEY_UNITS NEVER Mixture Stage merge",
-        "mixtures": "MixturePlan mix parse_stages parse_weights plan_mixture write_mixture",
+        "mixtures": "MixturePlan TokensBefore mix parse_stages parse_weights plan_mixture write_mixture",
+        "ordered": "DocumentsOfSplit",
         "packed": "PackedPieces pack",
         "packed_index": "PieceEntries pack_index",
         "packing": "PackingPlan Slots count_pieces",

@@ -7,15 +7,17 @@ source is in an order of its own, and in a new one each time that it is repeated
 from __future__ import annotations
 
 import os
+import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import IO, TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -23,13 +25,15 @@ from shardmill import arguments
 from shardmill.arrange.mixing import KEY_UNITS, MOST_TOKENS, Mixture, Stage
 from shardmill.arrange.ordered import DocumentsOfSplit, Order, options_like, write_ordered
 from shardmill.arrange.sorting import FACTS, LEFT_OUT
+from shardmill.core import read_parts
 from shardmill.dataset import CACHE_SIZE, Dataset, open_dataset
-from shardmill.errors import MismatchError, UsageError
+from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.permutation import Permutation
+from shardmill.run import default_memory
 from shardmill.shards import Blended, blend
-from shardmill.storage import scheme_of
+from shardmill.storage import scheme_of, writing_to
 from shardmill.units import parse_count
-from shardmill.write import Progress, Result, SourceLines, json_line, progress_of
+from shardmill.write import Progress, Result, SourceLines, json_line, open_destination, progress_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -229,11 +233,13 @@ def write_mixture(plan: MixturePlan, out: str | os.PathLike[str], progress: Prog
     options = options_like(plan.datasets[0], given)
     datasets = plan.datasets
     offsets = np.cumsum([0, *(len(data.manifest["sources"]) for data in datasets)]).tolist()
+    memory = (options.memory_bytes or default_memory(1)) // 4
+    before = TokensBefore(open_destination(arguments.path("out", out)).folder, memory)
     splits: dict[str, Joined] = {}
     for split in dict.fromkeys(chain.from_iterable(datasets)):
         there = [(i, DocumentsOfSplit(data[split]), offsets[i]) for i, data in enumerate(datasets) if split in data]
         splits[split] = (
-            MixedDocuments(plan, [documents for _, documents, _ in there], offsets, options.seed)
+            MixedDocuments(plan, [documents for _, documents, _ in there], offsets, options.seed, before)
             if split == "train"
             else JoinedDocuments(there, options.seed, split)
         )
@@ -253,7 +259,7 @@ def write_mixture(plan: MixturePlan, out: str | os.PathLike[str], progress: Prog
             ],
         },
         sources=SourceLines(json_line(source) for data in datasets for source in data.manifest["sources"]),
-        memory=8 * max(len(DocumentsOfSplit(data["train"])) for data in datasets),
+        memory=before.memory(max(len(DocumentsOfSplit(data["train"])) for data in datasets)),
     )
     return write_ordered(datasets, order, out, options, progress, name="mix")
 
@@ -330,8 +336,15 @@ class JoinedDocuments(Joined):
 class MixedDocuments(Joined):
     """The documents of a mixture: those of each dataset, as often as it is read."""
 
-    def __init__(self, plan: MixturePlan, documents: list[DocumentsOfSplit], offsets: list[int], seed: int) -> None:
-        self._plan, self._seed = plan, seed
+    def __init__(
+        self,
+        plan: MixturePlan,
+        documents: list[DocumentsOfSplit],
+        offsets: list[int],
+        seed: int,
+        before: TokensBefore,
+    ) -> None:
+        self._plan, self._seed, self._before = plan, seed, before
         super().__init__(
             [
                 _Stretch(i, epoch, documents[i], offsets[i])
@@ -340,14 +353,13 @@ class MixedDocuments(Joined):
             ]
         )
         self._known = -1
-        self._before = np.empty(0, np.int64)
 
     def _keys(self, at: int, begin: int, facts: NDArray[Any]) -> NDArray[np.uint64]:
         stretch = self._stretches[at]
         order = epoch_order(len(stretch.documents), self._seed, stretch.source, stretch.epoch)
         if at != self._known:
-            self._before = np.empty(0, np.int64)  # not two of them at a time
-            self._known, self._before = at, tokens_before(stretch.documents, order)
+            self._before.count(stretch.documents, order)
+            self._known = at
         places = order.places(np.arange(begin, begin + len(facts)))
         before = self._before[places] + stretch.epoch * stretch.documents.tokens
         keys = self._plan.mixture.keys(stretch.source, before, facts["length"])
@@ -359,18 +371,71 @@ def epoch_order(documents: int, seed: int, source: int, epoch: int) -> Permutati
     return Permutation(documents, seed, "mix", source, epoch)
 
 
-def tokens_before(documents: DocumentsOfSplit, order: Permutation) -> NDArray[np.int64]:
-    """Return for each place of an order how many tokens come before it."""
-    found, total = np.empty(len(documents), np.int64), 0
-    for start in range(0, len(found), _STEP):
-        lengths = documents.facts(start, min(start + _STEP, len(found)))["length"]
-        found[order.places(np.arange(start, start + len(lengths)))] = lengths
+class TokensBefore:
+    """How many tokens come before each place of an order: in memory, or in a temporary file where that is too little.
+
+    A file is written for one range of places after another, each as large as the memory allows, and for each of them
+    the documents table is read once.
+    """
+
+    def __init__(self, folder: Path, memory: int) -> None:
+        """`folder`: for the file, which has no name and ends with the process. `memory`: bytes that it may take."""
+        self._folder, self._room = folder, max(1, memory // 8)
+        self._counted = np.empty(0, np.int64)
+        self._file: IO[bytes] | None = None
+        self._close: Callable[[], Any] = lambda: None
+
+    def memory(self, documents: int) -> int:
+        """Return the bytes that it takes for an order of so many documents."""
+        return 8 * min(documents, self._room)
+
+    def count(self, documents: DocumentsOfSplit, order: Permutation) -> None:
+        """Count the tokens before all places of an order, and forget those of another."""
+        self._close()
+        self._counted, self._file = np.empty(0, np.int64), None
+        if len(documents) <= self._room:
+            self._counted, _ = tokens_before(documents, order, 0, len(documents), 0)
+            return
+        total = 0
+        with writing_to(self._folder):
+            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - closed when forgotten
+            self._close = weakref.finalize(self, self._file.close)
+            for first in range(0, len(documents), self._room):
+                last = min(first + self._room, len(documents))
+                some, total = tokens_before(documents, order, first, last, total)
+                view = memoryview(some.view(np.uint8))  # type: ignore[arg-type,unused-ignore]
+                while len(view):
+                    view = view[self._file.write(view) :]
+
+    def __getitem__(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._file is None:
+            return self._counted[places]
+        found, order = np.empty(len(places), np.int64), np.argsort(places)
+        size = np.full(len(places), 8)
+        if not read_parts(self._file.fileno(), places[order] * 8, size, order * 8, found.view(np.uint8)):
+            raise DamageError("a temporary file became shorter", place=str(self._folder))
+        return found
+
+
+def tokens_before(
+    documents: DocumentsOfSplit, order: Permutation, first: int, last: int, total: int
+) -> tuple[NDArray[np.int64], int]:
+    """Return for some places of an order how many tokens come before each, and before the place after them.
+
+    `total`: tokens before the first of them.
+    """
+    found = np.empty(last - first, np.int64)
+    for start in range(0, len(documents), _STEP):
+        lengths = documents.facts(start, min(start + _STEP, len(documents)))["length"]
+        places = order.places(np.arange(start, start + len(lengths)))
+        here = (places >= first) & (places < last)
+        found[places[here] - first] = lengths[here]
     for start in range(0, len(found), _STEP):
         some = found[start : start + _STEP]
         ends = np.cumsum(some) + total
         total = int(ends[-1])
         some[:] = ends - some
-    return found
+    return found, total
 
 
 def _longest(documents: DocumentsOfSplit) -> int:
