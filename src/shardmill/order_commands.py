@@ -158,6 +158,7 @@ def pack(folder: str, out: str | None, index_only: bool, as_json: bool, quiet: b
 @number_flag("--world-size", minimum=1, help="the loader's number of ranks  [default: 1]")
 @number_flag("--seed", minimum=-(1 << 63), help="the loader's seed  [default: 0]")
 @click.option("--order", metavar="ORDER", help="the loader's order  [default: shuffled]")
+@click.option("--pack", metavar="DIR", help="the loader's index of packed rows, made by pack --index-only")
 @cache_flags
 @json_flag(help="print what was found as JSON")
 def trace(folder: str, as_json: bool, **flags: Any) -> None:

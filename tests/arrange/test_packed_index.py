@@ -72,6 +72,37 @@ def test_states_and_ranks_work_as_with_files(corpus: Path, tmp_path: Path) -> No
         split.batches(4, T).load_state_dict(batches.state_dict())
 
 
+def test_trace_finds_the_documents_of_a_step_and_the_rows_of_a_record(corpus: Path, tmp_path: Path) -> None:
+    shardmill.prepare(corpus, tmp_path / "data", val="0")
+    shardmill.pack(tmp_path / "data", tmp_path / "written", block_size=T)
+    pack_index(tmp_path / "data", block_size=T)
+    data, written = shardmill.open(tmp_path / "data"), shardmill.open(tmp_path / "written")
+    settings: dict[str, Any] = {"batch_size": 3, "block_size": T, "world_size": 2, "seed": 4}
+
+    def origins(rows: Any) -> list[Any]:
+        return [(row.step, row.rank, row.row, row.start, [one.record for one in row.documents]) for row in rows]
+
+    for step in (0, 5, 9):
+        assert origins(data.trace(step=step, pack=True, **settings)) == origins(written.trace(step=step, **settings))
+    for record in (0, 13, 26, 77):  # of which some have several rows
+        found = data.trace(source=str(corpus), record=record, pack=True, **settings)
+        expected = written.trace(source=str(corpus), record=record, **settings)
+        assert origins(found) == origins(sorted(set_of(expected), key=place))
+    call = [sys.executable, "-m", "shardmill", "trace", str(tmp_path / "data"), "--step", "5", "--batch-size", "3"]
+    call += ["--block-size", str(T), "--pack", str(tmp_path / "data" / "packed" / str(T)), "--json"]
+    said = subprocess.run(call, capture_output=True, text=True, check=True, timeout=120)
+    assert len(json.loads(said.stdout)) == 3
+
+
+def place(row: Any) -> tuple[int, int, int]:
+    return row.step, row.rank, row.row
+
+
+def set_of(rows: Any) -> list[Any]:
+    """Each row once: a record that became several pieces of a row is traced to it several times in a packed dataset."""
+    return list({place(row): row for row in rows}.values())
+
+
 def test_runs_on_disk_give_the_same_index(tmp_path: Path) -> None:
     from shardmill.arrange import LEAST_MEMORY, PackedPieces, PieceEntries, Sorter
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 INDEX = "packing.json"
 _AHEAD_TOKENS = 1 << 18
+_STEP = 1 << 20  # pieces that are searched at once
 
 
 def index_folder(dataset: AnyPath, row: int) -> Path:
@@ -59,6 +60,21 @@ class PackedTokens:
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return a copy of some tokens."""
         return self.read_rows(np.array([start]), max(0, stop - start)).reshape(-1)
+
+    def pieces(self, start: int, size: int) -> NDArray[np.int64]:
+        """Return the tokens of the dataset at which the pieces of a row begin."""
+        first, last = np.searchsorted(self._ends, start, side="right"), np.searchsorted(self._ends, start + size) + 1
+        found = self._starts[first:last]
+        return np.asarray(found[found >= 0])
+
+    def rows_with(self, start: int, end: int, size: int) -> NDArray[np.int64]:
+        """Return the rows with pieces that begin between two tokens of the dataset; the index is read once."""
+        found = [np.empty(0, np.int64)]
+        for first in range(0, len(self._starts), _STEP):
+            some = self._starts[first : first + _STEP]
+            here = np.flatnonzero((some >= start) & (some < end)) + first
+            found.append((self._ends[here] - 1) // size)
+        return np.unique(np.concatenate(found))
 
     def expect_rows(self, starts: NDArray[np.int64], size: int) -> None:
         """Do nothing: the documents of rows are looked up when they are read."""

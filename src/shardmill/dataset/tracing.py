@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from shardmill import arguments
 from shardmill.dataset.loader import Batches
+from shardmill.dataset.packed_rows import PackedSplit, PackedTokens, index_path
 from shardmill.errors import UsageError
 from shardmill.units import plural
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from shardmill.shards import TableIndex
 
 _STEP = 1 << 20  # rows of the documents table that are searched at once
-_LOADER = ("batch_size", "block_size", "world_size", "seed", "order")
+_LOADER = ("batch_size", "block_size", "world_size", "seed", "order", "pack")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class TracedRow:
     rank: int
     row: int
     start: int
-    """Its first token in the split, and the one after its last."""
+    """Its first token in the split, or in the packed rows, and the one after its last."""
     end: int
     documents: list[TracedDocument]
 
@@ -80,7 +81,7 @@ def trace(
 
     Name one of `token`, `document`, `step`, or `source` and `record`, all counted from 0. `split` is the first one by
     default; a record is searched in all. A step needs the loader's `batch_size` and `block_size`, and its `world_size`,
-    `seed` and `order` where they are not the default; it returns a `TracedRow` for every row on every rank, as
+    `seed`, `order` and `pack` where they are not the default; it returns a `TracedRow` for every row on every rank, as
     `batches` returns them from its beginning. With these settings a record is also found in the rows of the first
     epoch. UsageError if the dataset has no documents table.
     """
@@ -149,25 +150,47 @@ def _rows_of(split: Split, step: int, loader: dict[str, Any]) -> Iterator[Traced
     """Yield every row of a step, rank after rank."""
     table, origins = _table(split), _Origins(split.dataset)
     for rank in range(arguments.number("world_size", loader.get("world_size", 1), 1)):
-        batches = Batches(split, **{"epochs": None, **loader}, rank=rank)
+        batches, rows = _batches(split, loader, rank)
         for row, start in enumerate(batches.rows_at(step).tolist()):
-            yield _traced_row(split, table, origins, (step, rank, row), start, batches.block_size)
+            yield _traced_row(split, table, origins, (step, rank, row), start, batches.block_size, rows)
+
+
+def _batches(split: Split, loader: dict[str, Any], rank: int = 0) -> tuple[Batches, PackedTokens | None]:
+    """The batches with these settings, and the packed rows that they read, if they do."""
+    settings = {"epochs": None, **loader, "rank": rank}
+    pack = settings.pop("pack", False)
+    if pack is False:
+        return Batches(split, **settings), None
+    rows = PackedSplit(split, arguments.number("block_size", loader["block_size"], 1), index_path(pack))
+    return Batches(rows, **settings), rows.tokens  # type: ignore[arg-type]
 
 
 def _traced_row(
-    split: Split, table: TableIndex, origins: _Origins, at: tuple[int, int, int], start: int, size: int
+    split: Split,
+    table: TableIndex,
+    origins: _Origins,
+    at: tuple[int, int, int],
+    start: int,
+    size: int,
+    rows: PackedTokens | None,
 ) -> TracedRow:
-    numbers = range(table.holding(start), table.holding(start + size - 1) + 1)
+    if rows is None:
+        numbers: Iterable[int] = range(table.holding(start), table.holding(start + size - 1) + 1)
+    else:
+        numbers = [table.holding(token) for token in rows.pieces(start, size).tolist()]
     return TracedRow(*at, start, start + size, [_traced(split, table, origins, number) for number in numbers])
 
 
 def _rows_with(split: Split, document: TracedDocument, loader: dict[str, Any]) -> Iterator[TracedRow]:
     """Yield the rows of the first epoch in which a document has tokens, in their order."""
-    table, origins, batches = _table(split), _Origins(split.dataset), Batches(split, **{"epochs": None, **loader})
+    table, origins, (batches, rows) = _table(split), _Origins(split.dataset), _batches(split, loader)
     size = batches.block_size
-    blocks = np.arange(document.start // size, min(-(-document.end // size), batches.blocks))
-    for *at, block in batches.places_of(blocks):
-        yield _traced_row(split, table, origins, (at[0], at[1], at[2]), block * size, size)
+    if rows is None:
+        blocks = np.arange(document.start // size, -(-document.end // size))
+    else:
+        blocks = rows.rows_with(document.start, document.end, size)
+    for *at, block in batches.places_of(blocks[blocks < batches.blocks]):
+        yield _traced_row(split, table, origins, (at[0], at[1], at[2]), block * size, size, rows)
 
 
 def _source_number(data: Dataset, wanted: str) -> int:
