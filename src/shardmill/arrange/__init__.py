@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from shardmill.arrange.arranging import block_tokens
     from shardmill.arrange.converting import convert
     from shardmill.arrange.inputs import InputSplit
+    from shardmill.arrange.mixed_documents import TokensBefore
     from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
     from shardmill.arrange.mixtures import (
         MixturePlan,
-        TokensBefore,
         mix,
         parse_stages,
         parse_weights,
@@ -34,8 +34,9 @@ __all__, __getattr__ = lazily(
         "arranging": "block_tokens",
         "converting": "convert",
         "inputs": "InputSplit",
+        "mixed_documents": "TokensBefore",
         "mixing": "KEY_UNITS NEVER Mixture Stage merge",
-        "mixtures": "MixturePlan TokensBefore mix parse_stages parse_weights plan_mixture write_mixture",
+        "mixtures": "MixturePlan mix parse_stages parse_weights plan_mixture write_mixture",
         "ordered": "DocumentsOfSplit",
         "packed": "PackedPieces pack",
         "packed_index": "PieceEntries pack_index",

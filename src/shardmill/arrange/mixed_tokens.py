@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardmill.arrange.mixed_documents import epoch_order
 from shardmill.arrange.mixing import KEY_UNITS
-from shardmill.arrange.mixtures import MixturePlan, epoch_order
+from shardmill.arrange.mixtures import MixturePlan
 from shardmill.arrange.ordered import DocumentsOfSplit
 from shardmill.dataset import make_batches
 from shardmill.errors import UsageError
