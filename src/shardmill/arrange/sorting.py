@@ -45,7 +45,9 @@ FACTS = np.dtype(
 the dataset if it was too large for a run, else -1; and how many tokens of padding follow it."""
 LEAST_MEMORY = 32 << 20
 """Bytes of memory below which sorting would take too many runs."""
-_DOCUMENT_BYTES = 2 * (FACTS.itemsize + 4 * 8)  # memory for the columns of a document, before and after sorting
+_DOCUMENT_BYTES = 2 * FACTS.itemsize + 15 * 8  # memory for the columns of a document, before and after sorting
+_BLOCK_DOCUMENTS = 1 << 16  # documents that are handed on at once
+_SAMPLED = 1 << 12  # keys of a run of which one is kept
 _BLOCK_BYTES = 4 << 20  # bytes of tokens that are handed on at once
 _KEYS, _ENDS = np.dtype("<u8"), np.dtype("<i8")
 LEFT_OUT = (1 << 64) - 1
@@ -84,19 +86,28 @@ class Block(NamedTuple):
     """False: the document continues in the next block."""
 
 
-class _Columns(NamedTuple):
+class _Columns:
     """The keys of a run, ascending, and where its documents end.
 
-    They are mapped only while a range is looked for, since mapped pages count as memory.
+    They are read, not mapped, since mapped pages count as memory; every `_SAMPLED`-th key is kept.
     """
 
-    keys: NDArray[Any]
-    ends: NDArray[Any]
+    def __init__(self, run: Path) -> None:
+        self._keys, self._ends = run.with_suffix(".keys"), run.with_suffix(".ends")
+        with open(self._keys, "rb", buffering=0) as file:
+            places = range(0, os.fstat(file.fileno()).st_size, _SAMPLED * _KEYS.itemsize)
+            sample = b"".join(os.pread(file.fileno(), _KEYS.itemsize, place) for place in places)
+        self._sample = np.frombuffer(sample, _KEYS)
 
     def before(self, key: int) -> tuple[int, int]:
         """Return how many documents have a smaller key, and how many tokens of them are in the file."""
-        count = int(np.searchsorted(self.keys, np.uint64(key)))
-        return count, int(self.ends[count - 1]) if count else 0
+        block = int(np.searchsorted(self._sample, np.uint64(key))) - 1
+        if block < 0:
+            return 0, 0
+        first = block * _SAMPLED
+        some = np.fromfile(self._keys, _KEYS, _SAMPLED, offset=first * _KEYS.itemsize)
+        count = first + int(np.searchsorted(some, np.uint64(key)))
+        return count, int(np.fromfile(self._ends, _ENDS, 1, offset=(count - 1) * _ENDS.itemsize)[0])
 
 
 class _Chosen(NamedTuple):
@@ -174,22 +185,15 @@ class Sorter:
             order = np.argsort(chosen.keys, kind="stable")[first:]
             yield from self._handed_on(buffer, starts[order], chosen.facts[order])
             return
-        low, skip = self._range_of(first)
+        columns = [_Columns(run) for run in self._runs]
+        low, skip = self._range_of(first, columns)
         while low < LEFT_OUT:
-            columns = self._columns()
             high = self._next_border(low, columns)
             extents = [
                 (run, *each.before(low), *each.before(high)) for run, each in zip(self._runs, columns, strict=True)
             ]
-            del columns
             yield from self._sorted(extents, skip)
             low, skip = high, 0
-
-    def _columns(self) -> list[_Columns]:
-        return [
-            _Columns(np.memmap(run.with_suffix(".keys"), _KEYS, "r"), np.memmap(run.with_suffix(".ends"), _ENDS, "r"))
-            for run in self._runs
-        ]
 
     def _tokens_before(self, first: int) -> int:
         """Return the token at which a document begins, by adding up in steps."""
@@ -261,9 +265,9 @@ class Sorter:
             out = gathered(data, starts[first:last] * self._width, lengths[first:last] * self._width)
             yield out.view(buffer.dtype)
 
-    def _range_of(self, rank: int) -> tuple[int, int]:
+    def _range_of(self, rank: int, columns: list[_Columns]) -> tuple[int, int]:
         """Return the key of the document with this rank, and how many of the same key come before it."""
-        low, high, columns = 0, LEFT_OUT, self._columns()
+        low, high = 0, LEFT_OUT
         while low < high:
             middle = (low + high + 1) // 2
             if sum(each.before(middle)[0] for each in columns) <= rank:
@@ -339,8 +343,8 @@ class Sorter:
         sizes = ((".keys", _KEYS.itemsize), (".ends", _ENDS.itemsize), (".facts", FACTS.itemsize))
         if not all(_size(path.with_suffix(ending)) == documents * size for ending, size in sizes):
             return False
-        ends = np.memmap(path.with_suffix(".ends"), _ENDS, "r")
-        return _size(path.with_suffix(".tokens")) == int(ends[-1]) * self._width
+        last = np.fromfile(path.with_suffix(".ends"), _ENDS, 1, offset=(documents - 1) * _ENDS.itemsize)
+        return _size(path.with_suffix(".tokens")) == int(last[0]) * self._width
 
     def _logged(self) -> list[tuple[str, int, int]]:
         """Return the runs that can be used: name, the document after the last that was looked at, and how many.
@@ -387,11 +391,12 @@ def _size(path: Path) -> int:
 
 
 def _cut(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield stretches of documents with at most so many tokens, or of one longer document."""
+    """Yield stretches of documents with at most so many tokens, or of one longer document; never too many of them."""
     ends, first = np.cumsum(lengths), 0
     while first < len(lengths):
         before = int(ends[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        last = min(last, first + _BLOCK_DOCUMENTS)
         yield first, last
         first = last
 
