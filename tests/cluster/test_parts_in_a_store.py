@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import shardmill
-from shardmill.cluster import make_part, merge, missing_parts, plan_parts, read_part_plan
+from shardmill.cluster import make_part, merge, missing_parts, plan_parts, processes, read_part_plan, several
+from shardmill.cluster.planning import store_parts
 from shardmill.errors import OutputError, UsageError
 from tests.corpus import contents, documents, write_jsonl
 from tests.object_store import Bucket, FaultyWay, bucket, s3_server  # noqa: F401 - fixtures
@@ -56,6 +57,24 @@ def test_parts_of_several_machines_give_the_bytes_of_one(
     merge(url, memory=MEMORY)
     assert bucket.contents() == contents(tmp_path / "one")
     assert [name for name in bucket.names() if name.startswith(".parts")] == [] and bucket.uploads() == []
+
+
+def test_several_processes_of_one_run_write_to_a_store_as_one_does(
+    tmp_path: Path,
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shardmill.prepare(source, tmp_path / "one", memory=MEMORY, **OPTIONS)
+    monkeypatch.setattr(processes, "LEAST_TEXT", 1)
+    monkeypatch.setattr(processes, "SMALLEST_PART", 20_000)
+    url, planned = bucket.url(), list[int]()
+    monkeypatch.setattr(several, "store_parts", lambda *plan: planned.append(1) or store_parts(*plan))
+    shardmill.prepare(source, url, workers=20, memory=MEMORY, **OPTIONS)
+    assert planned and bucket.contents() == contents(tmp_path / "one")
+    assert [name for name in bucket.names() if name.startswith(".parts")] == [] and bucket.uploads() == []
+    assert shardmill.prepare(source, url, workers=20, memory=MEMORY, **OPTIONS).already
 
 
 def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(
