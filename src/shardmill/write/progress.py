@@ -181,7 +181,8 @@ def view(meter: Meter, width: int) -> Any:
     """What a terminal of this width shows: always the same lines, so that they keep their places."""
     from rich.text import Text
 
-    width = max(20, min(width - 1, 100))  # not the last column: some terminals would begin a new line
+    # Not the last columns: a terminal shows `^C` there, and one line more would leave the first one behind.
+    width = max(20, min(width - 3, 100))
     lines = Text(no_wrap=True)
 
     def add(style: str, *parts: str) -> None:
