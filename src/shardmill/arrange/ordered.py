@@ -209,12 +209,13 @@ class DocumentsOfSplit:
 
     def facts(self, first: int, last: int) -> NDArray[Any]:
         """Return the rows of FACTS of some documents."""
-        rows = self._table.rows(first, last)
-        begin = self._table.bounds(first)[0] if first < last else 0
+        # With the row before them, for where the first begins: read, since mapped pages count as memory.
+        before = int(0 < first < last)
+        rows = self._table.rows(first - before, last)
         found = np.zeros(last - first, FACTS)
-        found["length"] = np.diff(rows["end"], prepend=begin)
+        found["length"] = np.diff(rows["end"]) if before else np.diff(rows["end"], prepend=0)
         for column in ("source", "record", "bytes"):
-            found[column] = rows[column]
+            found[column] = rows[column][before:]
         return found
 
     def bounds_of(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
