@@ -242,7 +242,7 @@ def test_many_threads_that_read_many_shards_get_the_tokens_that_they_ask_for(for
     data = shardmill.open(make_dataset(format, tmp_path / "out", documents, shard_tokens=400))
     train = data["train"]
     expected, known = stream(data, "train", documents), documents["train"]
-    assert len(train.tokens.files) > 60 or format in ("nanogpt", "megatron")
+    assert len(train.tokens.files) > 60 or format in ("nanogpt", "megatron", "torchtitan")
 
     def read(seed: int) -> bool:
         random = np.random.default_rng(seed)

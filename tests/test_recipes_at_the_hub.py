@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from tests.corpus import contents, documents
 from tests.hub import Fault, Hub
@@ -27,6 +29,10 @@ pytestmark = pytest.mark.thorough
 
 EDU, WEB, WEB_2, OPEN = (
     "HuggingFaceFW/fineweb-edu", "HuggingFaceFW/fineweb", "HuggingFaceFW/fineweb-2", "Skylion007/openwebtext",
+)  # fmt: skip
+STORIES, WIKIPEDIA, C4, DCLM, CLIMBMIX, SMOLLM = (
+    "roneneldan/TinyStories", "wikimedia/wikipedia", "allenai/c4", "mlfoundations/dclm-baseline-1.0",
+    "karpathy/climbmix-400b-shuffle", "HuggingFaceTB/smollm-corpus",
 )  # fmt: skip
 EOT = 50256
 
@@ -47,6 +53,20 @@ KINDS = {
         WEB_2, [f"data/deu_Latn/train/00{i}_00000.parquet" for i in range(2)], "npy", "fineweb2_deu_Latn",
     ),
     "openwebtext": (OPEN, [f"plain_text/train-0000{i}-of-00002.parquet" for i in range(2)], "nanogpt", None),
+    "tinystories": (
+        STORIES, [f"data/train-0000{i}-of-00004-2d5a1467fff1081b.parquet" for i in range(2)], "nanogpt", None,
+    ),
+    "wikipedia/en": (WIKIPEDIA, [f"20231101.en/train-0000{i}-of-00041.parquet" for i in range(2)], "nanogpt", None),
+    "c4": (C4, [f"en/c4-train.0000{i}-of-01024.json.gz" for i in range(2)], "nanogpt", None),
+    "dclm": (
+        DCLM, [f"global-shard_0{i}_of_10/local-shard_0_of_10/shard_00000000_processed.jsonl.zst" for i in (1, 2)],
+        "nanogpt", None,
+    ),
+    "climbmix": (CLIMBMIX, [f"shard_0000{i}.parquet" for i in range(2)], "nanogpt", None),
+    "cosmopedia-v2": (SMOLLM, [f"cosmopedia-v2/train-0000{i}-of-00104.parquet" for i in range(2)], "nanogpt", None),
+    "fineweb-edu-dedup": (
+        SMOLLM, [f"fineweb-edu-dedup/train-0000{i}-of-00234.parquet" for i in range(2)], "nanogpt", None,
+    ),
 }  # fmt: skip
 KILLED = ("fineweb-edu/sample-10BT", "fineweb/sample-100BT", "openwebtext")
 """Those that are killed in every run of the tests, one for each format; the others in the slow ones."""
@@ -55,6 +75,12 @@ BESIDE = {
     WEB: ["README.md", "sample/10BT/000_00000.parquet"],
     WEB_2: ["README.md", "data/deu_Latn/test/000_00000.parquet", "data/deu_Latn_removed/train/000_00000.parquet"],
     OPEN: ["README.md"],
+    STORIES: ["README.md", "TinyStories-train.txt", "data/validation-00000-of-00001-869c898b519ad725.parquet"],
+    WIKIPEDIA: ["README.md", "20231101.de/train-00000-of-00020.parquet"],
+    C4: ["README.md", "en/c4-validation.00000-of-00008.json.gz", "en.noclean/c4-train.00000-of-07168.json.gz"],
+    DCLM: ["README.md"],
+    CLIMBMIX: ["README.md"],
+    SMOLLM: ["README.md", "python-edu/train-00000-of-00001.parquet"],
 }
 
 
@@ -73,6 +99,16 @@ def parquet(texts: list[str]) -> bytes:
     return out.getvalue()
 
 
+def stored(path: str, texts: list[str]) -> bytes:
+    """The texts in the format that the file's name shows."""
+    if path.endswith(".parquet"):
+        return parquet(texts)
+    lines = "".join(
+        json.dumps({"text": text, "url": f"https://host/{i}"}) + "\n" for i, text in enumerate(texts)
+    ).encode()
+    return gzip.compress(lines, 1) if path.endswith(".gz") else zstandard.compress(lines, 1)
+
+
 def texts(name: str, size: int = 7000) -> list[str]:
     made = [text for text in documents(size, seed=sum(map(ord, name))) if text]
     return [f"Über {text}" for text in made] if "fineweb-2" in name else made
@@ -83,9 +119,9 @@ def serve(hub: Hub, name: str) -> list[str]:
     repo, paths, _, _ = KINDS[name]
     made = texts(name)
     # The second is large enough to be read by ranges.
-    files = dict(zip(paths, map(parquet, (made[:500], made[500:])), strict=True))
-    assert len(files[paths[1]]) > 1 << 20
-    others = {path: parquet(["not of this recipe"]) for path in BESIDE[repo] if path not in files}
+    files = {path: stored(path, some) for path, some in zip(paths, (made[:500], made[500:]), strict=True)}
+    assert len(files[paths[1]]) > 1 << 20 or not paths[1].endswith(".parquet")
+    others = {path: stored(path, ["not of this recipe"]) for path in BESIDE[repo] if path not in files}
     hub.add(repo, files | others)
     return made
 

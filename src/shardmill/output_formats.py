@@ -12,6 +12,8 @@ OUTPUT_FORMATS = {
     "mds": "mds",
     "litdata": "litdata",
     "olmo": "olmo",
+    "torchtitan": "torchtitan",
+    "automodel": "automodel",
 }
 """The module of each in `shards`, which is imported when the format is first used: `--help` must answer at once."""
 

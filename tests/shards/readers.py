@@ -128,6 +128,35 @@ def olmo_documents(path: Path, dtype: str) -> list[np.ndarray]:
     return documents
 
 
+def torchtitan(path: Path, dtype: str) -> np.ndarray:
+    documents = torchtitan_documents(path)
+    tokens = raw(path, "uint32")
+    assert sum(map(len, documents)) == len(tokens)
+    return tokens
+
+
+def torchtitan_documents(path: Path) -> list[np.ndarray]:
+    tokens = np.memmap(path, np.uint32, "r") if path.stat().st_size else np.empty(0, np.uint32)
+    offsets = np.load(path.with_name("document_offsets.npy"), mmap_mode="r")
+    assert offsets.dtype == np.int64 and offsets[0] == 0 and offsets[-1] == len(tokens)
+    return [np.asarray(tokens[start:end]) for start, end in pairwise(offsets.tolist())]
+
+
+def automodel(path: Path, dtype: str) -> np.ndarray:
+    documents = automodel_documents(path, dtype)
+    return np.concatenate([np.empty(0, dtype), *documents])
+
+
+def automodel_documents(path: Path, dtype: str) -> list[np.ndarray]:
+    head = np.fromfile(path, "<i4", 256)
+    assert tuple(head[:2]) == (278895051, 1)
+    assert head[3] == np.dtype(dtype).itemsize and not head[4:].any()
+    tokens = np.fromfile(path, dtype, offset=1024)
+    assert len(tokens) == head[2]
+    starts = np.fromfile(path.with_suffix(".bos.idx"), np.int32)
+    return [tokens[start:end] for start, end in pairwise([*starts.tolist(), len(tokens)])]
+
+
 READERS = {
     "nanogpt": raw,
     "shards": raw,
@@ -138,4 +167,6 @@ READERS = {
     "mds": mds,
     "litdata": litdata,
     "olmo": olmo,
+    "torchtitan": torchtitan,
+    "automodel": automodel,
 }

@@ -200,3 +200,22 @@ def test_olmo_core_reads_our_files_and_would_have_listed_the_same_documents(larg
         ours = gzip.decompress(path.with_suffix(".csv.gz").read_bytes())
         utils.write_document_indices(path, dtype=dtype, eos_token_id=eos)
         assert gzip.decompress(path.with_suffix(".csv.gz").read_bytes()) == ours
+
+
+@pytest.mark.parametrize("largest", [50257, 200_000])
+def test_nemo_automodel_reads_our_shards_and_aligns_rows_to_documents(largest: int, tmp_path: Path) -> None:
+    nanogpt = library("nemo_automodel.components.datasets.llm.nanogpt_dataset")
+    mark = largest - 1
+    made = [(split, np.append(mark, tokens[tokens != mark]).astype(tokens.dtype))
+            for split, tokens in documents(5, largest=largest)]  # fmt: skip
+    run = whole_run("automodel", tmp_path / "out", made, dtype=np.dtype("uint16" if largest <= 65536 else "uint32"))
+    for split in SPLITS:
+        names = run.names(split)
+        read = [nanogpt.load_bin_shard(run.folder / name).numpy() for name in names]
+        assert np.array_equal(np.concatenate(read), np.concatenate(of(made, split)))
+        rows = nanogpt.NanogptDataset(
+            [str(run.folder / names[0])], seq_len=8, bos_token=mark, align_to_bos=True
+        )._process_file_tokens(str(run.folder / names[0]), False, 0, 0)
+        found = [row["input_ids"] for row in rows]
+        assert found
+        assert all(row[0] == mark for row in found)

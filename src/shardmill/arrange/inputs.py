@@ -243,7 +243,7 @@ def input_of(data: Dataset) -> Input:
         for name in data
     }
     unlisted = [name for name in data if tables[name] is None]
-    dtype = _output_dtype(data.dtype, manifest["tokenizer"]["vocab_size"])
+    dtype = _output_dtype(data.dtype, manifest["tokenizer"]["vocab_size"], data.format)
     return Input(
         path=data.folder,
         name=options.get("name") or data.folder.resolve().name,
@@ -280,7 +280,7 @@ def _of_files(path: AnyPath, tokenizer: str, eot: str | None, delimiter: str | N
         name=path.resolve().name.split(".")[0],
         format=found.format.name,
         version=hashlib.sha256(repr([_version(one) for one in found.paths]).encode()).hexdigest(),
-        dtype=_output_dtype(found.dtype, known.vocab_size),
+        dtype=_output_dtype(found.dtype, known.vocab_size, found.format.name),
         width=found.dtype.itemsize,
         largest=known.largest_id,
         splits=_with_cut_document(splits),
@@ -324,7 +324,8 @@ def _cut_by_tables(data: Dataset, tables: dict[str, TableIndex | None], dropped:
     return bool(listed == sum(data[name].described["documents"] for name in data) + 1)
 
 
-def _output_dtype(stored: np.dtype[Any], vocab_size: int) -> np.dtype[Any]:
+def _output_dtype(stored: np.dtype[Any], vocab_size: int, format: str) -> np.dtype[Any]:
     """The narrower of the two types that trainers read, if it suffices."""
-    narrow = stored == np.uint16 or (stored != np.uint32 and vocab_size <= 1 << 16)
+    chosen = stored == np.uint32 and not format_named(format).always_wide
+    narrow = stored == np.uint16 or (not chosen and vocab_size <= 1 << 16)
     return np.dtype(np.uint16 if narrow else np.uint32)

@@ -195,6 +195,8 @@ def _around(split: Split, at: int, tokens: int) -> Iterator[tuple[str, NDArray[A
     number = split.documents.holding(at)
     begin, end = split.documents.bounds(number)
     start = max(begin, start)
+    if start == begin and split.dataset.eot == "before" and split[start] == split.dataset.eot_id:
+        start += 1
     yield (
         f"{split.name}, token {at:,} is token {at - begin:,} of document {number:,}{_origin(split, number)}; from "
         f"token {start:,} on",

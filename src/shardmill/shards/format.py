@@ -89,6 +89,8 @@ class Format:
     cannot share a folder."""
     contiguous: bool = True
     """The tokens of a file are side by side, after a header."""
+    always_wide: bool = False
+    """A token has 32 bits whatever the vocabulary, so their width says nothing of it."""
 
     def layout(self, settings: OutputSettings) -> ShardLayout:
         """Return how the tokens of a run are stored. UsageError if the format's readers could not read them."""
