@@ -205,7 +205,14 @@ def test_a_server_without_ranges_is_an_error_that_says_what_to_do(hub: Hub, tmp_
     hub.faults.append(Fault("/web/", times=1000, whole=True))
     with pytest.raises(SourceError) as caught:
         prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out")
-    assert "download the file first" in caught.value.hint
+    assert "--cache" in caught.value.hint
+
+
+def test_a_server_without_ranges_is_read_through_the_cache(expected: Expected, hub: Hub, tmp_path: Path) -> None:
+    hub.web["x.jsonl"] = lines()
+    hub.faults.append(Fault("/web/", times=1000, whole=True))
+    found = prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out", cache=str(tmp_path / "cache"))
+    assert found == expected[1]["x.jsonl"]
 
 
 @pytest.mark.parametrize("told", ["bytes 1-2/3", "bytes 7-9/*", "bytes banana", "bytes */*", "nonsense"])

@@ -15,6 +15,7 @@ from shardmill.storage.files import PARTIAL, write_whole, writing_to
 from shardmill.storage.names import path_in
 from shardmill.storage.remote_file import RemoteFile
 from shardmill.storage.source import Source
+from shardmill.storage.web import NoRanges
 
 if TYPE_CHECKING:
     from shardmill.storage.fetching import Fetcher
@@ -56,7 +57,11 @@ class Cache:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _remove_abandoned(path.parent)
                 # Two runs may fetch the same file at the same time; the last one replaces it with the same bytes.
-                write_whole(path, _blocks(source, fetcher), shared=True)
+                try:
+                    write_whole(path, _blocks(source, fetcher), shared=True)
+                except NoRanges:
+                    whole = fetcher.web.whole
+                    fetcher.retry(lambda: write_whole(path, whole(source), shared=True), source.name)
             status = path.stat()
         return source._replace(path=str(path), size=status.st_size, version=str(status.st_mtime_ns))
 

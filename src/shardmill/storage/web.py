@@ -28,6 +28,10 @@ _MAX_REMEMBERED = 64
 _LARGEST_PAGE = 64 << 20  # of the hub's API
 
 
+class NoRanges(SourceError):
+    """The server sends only whole files, no ranges."""
+
+
 class WebStore:
     """Any thread may call it. Its methods raise Transient where another attempt may succeed, else SourceError."""
 
@@ -71,8 +75,8 @@ class WebStore:
             if whole and start > 0:
                 # One of several servers may have ignored the range. Reading up to its start each time would make the
                 # traffic grow with the square of the size.
-                message = "the server gives no parts of the file"
-                error = SourceError(message, place=source.name, hint="download the file first")
+                hint = "`--cache DIR` copies the whole file to a folder first"
+                error = NoRanges("the server gives no parts of the file", place=source.name, hint=hint)
                 raise Transient(f"{_host(source)} sent the whole file in place of a part", tries=3, error=error)
             _check_range(source, response, start)
             more_follows = whole and end < (source.size or 0)
@@ -88,6 +92,17 @@ class WebStore:
         if filled < size:
             raise Transient(f"{_host(source)} sent {filled:,} of {size:,} bytes")
         return data
+
+    def whole(self, source: Source) -> Iterator[bytes]:
+        """Yield the bytes of a file from a server that gives no ranges."""
+        left = source.size or 0
+        with self._get(source, {}) as response:
+            _check_range(source, response, 0)
+            for block in self._blocks(source, response.iter_raw()):
+                left -= len(block)
+                yield block
+        if left:
+            raise Transient(f"{_host(source)} sent another number of bytes than it said")
 
     def ask_hub_api(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
         """Return the hub's response to an API path, or to a URL from it, and the URL of the next page, if any."""
