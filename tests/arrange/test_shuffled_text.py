@@ -150,7 +150,7 @@ def test_what_is_not_possible_is_said(corpus: Path, tmp_path: Path, bucket: Buck
     shardmill.prepare(corpus, tmp_path / "made", shuffle=True, **OPTIONS)
     with pytest.raises(UsageError, match="another order"):
         verify(tmp_path / "made", source=True)
-    with pytest.raises(MismatchError, match="--shuffle was `True` and is now not given"):
+    with pytest.raises(MismatchError, match="shuffle was `True` and is now not given"):
         shardmill.prepare(corpus, tmp_path / "made", **OPTIONS)
     assert not shardmill.prepare(corpus, tmp_path / "made", overwrite=True, **OPTIONS).already
 
