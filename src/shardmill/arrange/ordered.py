@@ -142,10 +142,8 @@ class OrderedDocuments(ArrangedDocuments):
 
     @contextmanager
     def batches(self, position: dict[str, Any] | None) -> Iterator[Iterator[Batch | None]]:
-        for folder in self._runs.parent.glob(
-            f"{self._runs.name[:-16]}*"
-        ):  # those of another order or of another dataset
-            if folder != self._runs:
+        for folder in self._runs.parent.glob(f"{self._runs.name[:-_HASH]}*"):
+            if folder != self._runs:  # that of another order or of another dataset
                 shutil.rmtree(folder)
         with super().batches(position) as batches:
             yield self._noting_the_end(batches)

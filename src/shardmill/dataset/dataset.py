@@ -234,7 +234,8 @@ class Split:
         """Return shifted pairs (x, y) of `batch_size` rows of `block_size` tokens.
 
         `pack`: rows that begin with a document, by the index that `shardmill pack --index-only` has made: True for the
-        one inside the dataset, or the folder of another. The other keywords are those of `Batches`.
+        one inside the dataset, or the folder of another. The other keywords are those of `Batches`: `rank`,
+        `world_size`, `seed`, `order`, `epochs`, `last`, `documents`, `dtype` and `tensors`.
         """
         from shardmill.dataset.loader import make_batches
 

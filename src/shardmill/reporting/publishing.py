@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -193,7 +194,7 @@ def _check_published(url: str, data: Dataset, files: list[_File]) -> None:
         raise DamageError("the hub has other files than were sent", place=url, hint="publish it again")
 
 
-class _Target:
+class _Target(ABC):
     """A place at the hub. Each call is retried while another attempt may succeed."""
 
     def __init__(self, address: HubAddress, library: Any, token: str, fetcher: Fetcher) -> None:
@@ -203,17 +204,17 @@ class _Target:
         self._api = library.HfApi(token=token, library_name="shardmill")
         library.utils.disable_progress_bars()
 
+    @abstractmethod
     def create(self, private: bool) -> None:
         """Make the repository, unless it is there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, files: dict[str, Any]) -> None:
         """Send files, by their names there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def delete(self, names: list[str]) -> None:
         """Remove files."""
-        raise NotImplementedError
 
     def there(self) -> dict[str, str]:
         """The files that are there, with their hashes."""
