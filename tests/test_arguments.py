@@ -53,6 +53,7 @@ RIGHT = {
     "recipe": ANY_TEXT - {"digits"} | {"Path"},
     "cache": ANY_TEXT - {"digits"} | {"Path"},
     "overwrite": {"True", "False"},
+    "shuffle": {"True", "False"},
     "progress": {"True", "False"},
 }
 

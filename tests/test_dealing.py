@@ -161,24 +161,31 @@ def test_a_text_may_be_shorter_than_the_separator(tmp_path: Path, text: str, sep
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"),
+    ("name", "content"),
     [
-        *itertools.product(["b.txt.gz", "b.jsonl", "b.parquet"], [False, True]),
-        *itertools.product(["utf-16.txt", "utf-32.txt", "gzip.txt", "lines"], [False, True]),
-        ("from Python", False),
+        ("utf-16.txt", "some text".encode("utf-16")),
+        ("utf-32.txt", "some text".encode("utf-32")),
+        ("gzip.txt", gzip.compress(b"some text")),
+        ("lines", b'{"text": "a"}\n'),
     ],
+)
+def test_a_source_without_a_tail_whose_name_does_not_say_so_is_refused(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match="only for plain text"):
+        shardmill.prepare(tmp_path / name, tmp_path / "out", val="tail:0.1")
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [*itertools.product(["b.txt.gz", "b.jsonl", "b.parquet"], [False, True]), ("from Python", False)],
 )
 def test_a_source_without_a_tail_is_refused_before_those_that_have_one_are_read(
     tmp_path: Path, name: str, parts: bool
 ) -> None:
-    odd = {
-        "utf-16.txt": "some text".encode("utf-16"),
-        "utf-32.txt": "some text".encode("utf-32"),
-        "gzip.txt": gzip.compress(b"some text"),
-        "lines": b'{"text": "a"}\n',
-    }
     for each in ("a.txt", name):
-        (tmp_path / each).write_bytes(odd.get(each, b"some text"))
+        (tmp_path / each).write_bytes(b"some text")
     given: Any = [{"text": "a"}] if name == "from Python" else tmp_path / name
     begin: Any = plan_parts if parts else shardmill.prepare
     with pytest.raises(UsageError, match="only for plain text") as error:

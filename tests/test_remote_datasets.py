@@ -43,7 +43,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("local")
     (folder / "a.jsonl").write_bytes(jsonl(documents(24000)))
     shardmill.prepare(
-        folder / "a.jsonl", folder / "data", format="shards", shard_tokens=1_500_000, val=0.05, memory="2GB"
+        folder / "a.jsonl", folder / "data", format="shards", shard_tokens=1_500_000, val=0.05, memory="8GB"
     )
     sizes = [path.stat().st_size for path in (folder / "data").glob("train_*.bin")]
     assert max(sizes) > CACHE_BLOCK and len(sizes) > 1
@@ -125,18 +125,18 @@ def test_convert_shuffle_mix_and_pack_read_a_url(hub: Hub, local: Path, tmp_path
 
 def test_token_files_of_others_at_the_hub_are_converted(hub: Hub, local: Path, tmp_path: Path) -> None:
     for format in ("npy", "llmc", "nanogpt"):
-        shardmill.convert(local, tmp_path / format, format=format, name="web", memory="3GB")
+        shardmill.convert(local, tmp_path / format, format=format, name="web", memory="8GB")
         for path in ("manifest.json", "documents", ".shardmill"):
             one = tmp_path / format / path
             shutil.rmtree(one, ignore_errors=True) if one.is_dir() else one.unlink(missing_ok=True)
         (tmp_path / format / "README.md").write_text("tokens of GPT-2")
         url = served(hub, "hf", tmp_path / format)
-        shardmill.convert(tmp_path / format, tmp_path / f"{format}-here", name="x", memory="3GB")
-        shardmill.convert(url, tmp_path / f"{format}-there", name="x", memory="3GB")
+        shardmill.convert(tmp_path / format, tmp_path / f"{format}-here", name="x", memory="8GB")
+        shardmill.convert(url, tmp_path / f"{format}-there", name="x", memory="8GB")
         assert tokens_in(tmp_path / f"{format}-here") == tokens_in(tmp_path / f"{format}-there")
     hub.web["train.bin"] = (tmp_path / "nanogpt" / "train.bin").read_bytes()
-    shardmill.convert(f"{hub.url}/web/train.bin?Signature=secret", tmp_path / "one", name="x", memory="3GB")
-    shardmill.convert(tmp_path / "nanogpt" / "train.bin", tmp_path / "two", name="x", memory="3GB")
+    shardmill.convert(f"{hub.url}/web/train.bin?Signature=secret", tmp_path / "one", name="x", memory="8GB")
+    shardmill.convert(tmp_path / "nanogpt" / "train.bin", tmp_path / "two", name="x", memory="8GB")
     assert tokens_in(tmp_path / "one") == tokens_in(tmp_path / "two")
     assert b"Signature" not in b"".join(contents(tmp_path / "one").values())
 

@@ -67,7 +67,8 @@ def test_of_forty_estimates_nearly_all_hold_the_truth_and_all_are_near(tmp_path:
             made, truth = known(seed)
             path = tmp_path / f"{seed}.{kind}"
             report = inspect(path, **write(path, made, kind))
-            assert not report.tokens.exact and not report.troubles, (kind, seed)
+            # An Arrow file of this size is read whole.
+            assert report.tokens.exact == (kind == "feather") and not report.troubles, (kind, seed)
             said = {"documents": report.documents, "tokens": report.tokens, "text": report.text_bytes}
             for what, amount in said.items():
                 off = 100 * (amount.value / truth[what] - 1)

@@ -198,7 +198,7 @@ def test_for_an_object_store_the_disk_is_that_where_files_are_made_until_they_ar
     assert asked == [tmp_path / "cache"]
     assert (report.out, report.staging, report.free_bytes) == ("s3://bucket/out", staging, 20_000)
     (trouble,) = found(report, "disk")
-    assert "as nanogpt, megatron does not fit" in trouble.message and "-f shards" in trouble.hint
+    assert "as nanogpt, megatron, torchtitan does not fit" in trouble.message and "-f shards" in trouble.hint
     assert trouble.place == staging and not report.stops
     said = "".join(report.text().split())  # a long path is folded anywhere
     assert f"20 kB free in {staging}, where files are made for s3://bucket/out".replace(" ", "") in said

@@ -96,7 +96,7 @@ def publish(
         target = kind(address, library, token, fetcher)
         target.create(private)
         there = _without_other(target, data, overwrite)
-        missing = [file for file in files if there.get(file.name) != file.sha256]
+        missing = [file for file in files if not _is_there(file, data.folder, there)]
         for first in range(0, len(missing), FILES_IN_A_COMMIT):
             some = missing[first : first + FILES_IN_A_COMMIT]
             for file in some:
@@ -120,6 +120,15 @@ def _files(manifest: Manifest) -> Iterator[_File]:
     ]
     entries += [manifest["rejects"]] if "rejects" in manifest else []
     return (_File(file["name"], file["bytes"], file["sha256"]) for file in entries)
+
+
+def _is_there(file: _File, folder: Path, there: dict[str, str]) -> bool:
+    """Whether the hub has a file: it lists large ones by their sha256, and small ones by Git's hash."""
+    version = there.get(file.name, "")
+    if len(version) != len(hashlib.sha1().hexdigest()):
+        return version == file.sha256
+    content = (folder / file.name).read_bytes()
+    return version == hashlib.sha1(b"blob %d\0%s" % (len(content), content)).hexdigest()
 
 
 def _check_limits(files: list[_File]) -> None:
@@ -166,7 +175,8 @@ def _without_other(target: _Target, data: Dataset, overwrite: bool) -> dict[str,
             place=target.address,
             hint="choose another name or branch, or replace it with `--overwrite`",
         )
-    kept = {file.name for file in _files(data.manifest) if there.get(file.name) == file.sha256}
+    assert isinstance(data.folder, Path)
+    kept = {file.name for file in _files(data.manifest) if _is_there(file, data.folder, there)}
     target.delete([MANIFEST, *sorted({file.name for file in _files(other)} & there.keys() - kept)])
     return target.there()
 
