@@ -31,7 +31,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a hostile dataset."""
     folder = tmp_path_factory.mktemp("pages")
-    source = write_jsonl(folder / "a.jsonl", [*HOSTILE, "Hello world, 你好.", *documents(300)])
+    source = write_jsonl(folder / "a.jsonl", [*HOSTILE, "Hello world, 你好.", *documents(60), "and so on " * 8_000])
     with open(source, "a", encoding="utf-8") as file:
         file.write("not <script>document.title='owned'</script>\n")
     shardmill.prepare(source, folder / "one", val=0.3, max_bad="any")
