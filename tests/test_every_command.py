@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import shardmill
 from shardmill.cli import shardmill as command
 from shardmill.options import FORMATS
+from shardmill.shards import format_named
 from tests.corpus import documents, write_jsonl
 from tests.crashing import DIFFERENT
 from tests.datasets import TOGETHER
@@ -116,7 +117,8 @@ def test_inspect_expects_what_prepare_then_writes(format: str, source: Path, tmp
     manifest = shardmill.prepare(source, tmp_path / "out", format=format, val=0.3, workers=1).manifest
     splits = manifest["splits"].values()
     written = sum(file["bytes"] for split in splits for file in (*split["files"], split["documents_table"]))
-    assert abs(expected["output_bytes"][format] - written) < 0.05 * written + 2000
+    inexact = 0.5 if format_named(format).compressed else 0.05  # how well a text is compressed is not known before
+    assert abs(expected["output_bytes"][format] - written) < inexact * written + 2000
 
 
 @pytest.mark.parametrize("kind", FOREIGN)

@@ -14,6 +14,7 @@ OUTPUT_FORMATS = {
     "olmo": "olmo",
     "torchtitan": "torchtitan",
     "automodel": "automodel",
+    "parquet": "parquet",
 }
 """The module of each in `shards`, which is imported when the format is first used: `--help` must answer at once."""
 

@@ -20,6 +20,7 @@ import shardmill
 from shardmill.inspection import Amount, Expected, output_sizes
 from shardmill.options import FORMATS
 from shardmill.run import inspect
+from shardmill.shards import format_named
 from tests.corpus import documents, write_jsonl
 from tests.inspection.material import texts, true_tokens, write_csv, write_parquet
 
@@ -143,4 +144,7 @@ def test_the_size_of_every_output_format_is_foreseen(tmp_path: Path, format: str
     foreseen = output_sizes(Expected(written=Amount(len(made)), tokens=report.tokens), 2, report.vocab_size, 100_000)[
         format
     ]
-    assert abs(foreseen / written - 1) < 0.01
+    if format_named(format).compressed:  # how well depends on the text, so it is that of usual text
+        assert 1 <= foreseen / written < 2
+    else:
+        assert abs(foreseen / written - 1) < 0.01

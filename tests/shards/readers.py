@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 
 
 def read_stream(format: str, folder: Path, names: list[str], dtype: str) -> np.ndarray:
@@ -157,6 +158,18 @@ def automodel_documents(path: Path, dtype: str) -> list[np.ndarray]:
     return [tokens[start:end] for start, end in pairwise([*starts.tolist(), len(tokens)])]
 
 
+def parquet(path: Path, dtype: str) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *parquet_documents(path, dtype)])
+
+
+def parquet_documents(path: Path, dtype: str) -> list[np.ndarray]:
+    file = pyarrow.parquet.ParquetFile(path)
+    assert file.schema_arrow.names == ["input_ids"] and str(file.schema_arrow.field(0).type.value_type) == dtype
+    groups = [file.metadata.row_group(i).column(0) for i in range(file.metadata.num_row_groups)]
+    assert all(group.compression == "ZSTD" and not group.is_stats_set for group in groups)
+    return [np.array(row, dtype) for row in file.read().column("input_ids").to_pylist()]
+
+
 READERS = {
     "nanogpt": raw,
     "shards": raw,
@@ -169,4 +182,5 @@ READERS = {
     "olmo": olmo,
     "torchtitan": torchtitan,
     "automodel": automodel,
+    "parquet": parquet,
 }

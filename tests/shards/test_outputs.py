@@ -24,6 +24,7 @@ from tests.shards.readers import (
     mds_documents,
     megatron_documents,
     olmo_documents,
+    parquet_documents,
     read_stream,
     torchtitan_documents,
 )
@@ -44,7 +45,7 @@ def test_a_reader_that_knows_only_the_format_gets_the_tokens_back(format: str, l
     made = documents(1, largest=largest)
     dtype = "uint16" if largest <= 65536 else "uint32"
     run = whole_run(format, tmp_path / "out", made, dtype=np.dtype(dtype))
-    expected_dtype = "int32" if format in ("megatron", "litdata") and largest > 65536 else dtype
+    expected_dtype = "int32" if format in ("megatron", "litdata", "parquet") and largest > 65536 else dtype
     expected_dtype = "uint32" if format == "torchtitan" else expected_dtype
     assert str(run.output.dtype) == expected_dtype
     for split in SPLITS:
@@ -179,6 +180,7 @@ def test_the_only_shard_of_a_split_stays_however_short(tmp_path: Path) -> None:
         ("olmo", lambda folder, name: olmo_documents(folder / name, "uint16")),
         ("torchtitan", lambda folder, name: torchtitan_documents(folder / name)),
         ("automodel", lambda folder, name: automodel_documents(folder / name, "uint16")),
+        ("parquet", lambda folder, name: parquet_documents(folder / name, "uint16")),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
@@ -200,7 +202,7 @@ def test_a_document_that_is_still_open_at_the_end_is_in_the_index(tmp_path: Path
     assert [len(d) for d in megatron_documents(run.folder / run.names("train")[0])] == [4, 5]
 
 
-@pytest.mark.parametrize("format", ["datatrove", "mds", "litdata", "olmo", "automodel"])
+@pytest.mark.parametrize("format", ["datatrove", "mds", "litdata", "olmo", "automodel", "parquet"])
 def test_a_file_ends_with_the_document_that_fills_it(format: str, tmp_path: Path) -> None:
     made = [("train", np.full(n, n, np.uint16)) for n in (200, 200, 200, 900, 20, 600)]
     run = whole_run(format, tmp_path / "out", made)

@@ -20,7 +20,17 @@ from shardmill.run import Budget
 from shardmill.shards import ShardWriter, open_output
 from shardmill.source_list import Sources
 from shardmill.storage import Source
-from shardmill.write import Batch, BatchTokens, Destination, FoundInSource, Producer, Rows, SplitCount, as_recorded
+from shardmill.write import (
+    Batch,
+    BatchTokens,
+    Destination,
+    FoundInSource,
+    Producer,
+    Rows,
+    SplitCount,
+    as_recorded,
+    library_facts,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +44,13 @@ _BLOCK_COPIES = 12  # of the tokens of a block, at most, while it is read, gets 
 _FINGERPRINTED = ("format", "eot", "shard_tokens", "tail", "name")
 
 
-def open_outputs_for(options: Options, first: Input, destination: Destination, what: str) -> list[ShardWriter]:
-    """Open an output for each format. UsageError if the folder is that of the input; `what` is done to that."""
+def open_outputs_for(
+    options: Options, first: Input, destination: Destination, what: str, row: int = 0
+) -> list[ShardWriter]:
+    """Open an output for each format. UsageError if the folder is that of the input; `what` is done to that.
+
+    `row`: the tokens of a row, if the dataset will be packed.
+    """
     if destination.folder.resolve() == first.path.resolve() or str(destination.shown) == str(first.path):
         raise UsageError(f"a dataset cannot be {what} its own folder", hint="choose another `--out`")
     return [
@@ -50,6 +65,7 @@ def open_outputs_for(options: Options, first: Input, destination: Destination, w
             tokenizer=first.tokenizer["name"],
             vocab_size=first.tokenizer["vocab_size"],
             splits=tuple(first.splits),
+            row=row,
         )
         for one in options.format
     ]
@@ -92,8 +108,12 @@ class ArrangedDocuments(Producer):
             "sources": list(self.sources.facts()),
             "tokenizer": first.tokenizer,
             "options": {**fingerprinted, **first.tokenizer_options, **chosen},
+            **library_facts(options.format),
         }
-        self.budget = Budget(options.memory_bytes, 1)
+        written = sum(output.memory_bytes for output in outputs)
+        self.format_bytes = written + max(one.memory_bytes for one in inputs)
+        """Memory for formats that are written or read in large pieces."""
+        self.budget = Budget(options.memory_bytes, 1, beside=self.format_bytes)
         self._block = block_tokens(self.budget, first.dtype)
         self.table = "sources" if all(one.listed_sources is not None for one in inputs) else "numbers"
         if not all(split.has_documents for one in inputs for split in one.splits.values()):

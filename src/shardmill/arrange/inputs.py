@@ -164,6 +164,8 @@ class Input:
     """Documents in each split, where only the manifest says that."""
     text_bytes: dict[str, int] = field(default_factory=dict)
     """Bytes of text in each split, where only the manifest says that."""
+    memory_bytes: int = 0
+    """What reading takes, beside the tokens that are asked for and buffers of a few megabytes."""
     listed_sources: Any = None
     """The sources that its documents tables refer to; None: it has none."""
 
@@ -260,6 +262,7 @@ def input_of(data: Dataset) -> Input:
         # What `--tail drop` left out is counted in the manifest, and not there to be converted.
         counts={name: data[name].described["documents"] for name in unlisted if name not in dropped},
         text_bytes={name: int(data[name].described["bytes"]) for name in unlisted},
+        memory_bytes=max((data[name].tokens.memory_bytes for name in data), default=0),
         listed_sources=None if unlisted else manifest["sources"],
     )
 
@@ -286,6 +289,7 @@ def _of_files(path: AnyPath, tokenizer: str, eot: str | None, delimiter: str | N
         splits=_with_cut_document(splits),
         tokenizer=known.describe(),
         tokenizer_options={"tokenizer": tokenizer, **({"delimiter": delimiter} if delimiter else {})},
+        memory_bytes=max(tokens.memory_bytes for tokens in found.splits.values()),
     )
 
 

@@ -53,6 +53,8 @@ class Order:
     """Bytes that computing keys takes."""
     padding: int | None = None
     """The token of which padding is made. None: there is no padding, and a document that lacks EOT gets it."""
+    row: int = 0
+    """The tokens of a row, if documents are packed into rows."""
 
 
 def options_like(data: Dataset, given: dict[str, Any]) -> Options:
@@ -79,7 +81,7 @@ def write_ordered(
     destination = open_destination(arguments.path("out", out))
     like = replace(inputs[0], splits=_all_splits(inputs), name=name or inputs[0].name)
     for other in inputs:
-        outputs = open_outputs_for(options, replace(like, path=other.path), destination, "arranged in")
+        outputs = open_outputs_for(options, replace(like, path=other.path), destination, "arranged in", order.row)
     settle_allocator()
     recorded = None if options.overwrite else destination.recorded_plan()
     ordered = OrderedDocuments(inputs, order, outputs, options, destination, recorded)
@@ -123,8 +125,8 @@ class OrderedDocuments(ArrangedDocuments):
         self._order, self._splits = order, _all_splits(inputs)
         self.splits = tuple(order.splits)
         self._arranged = {"order": order.name, "seed": options.seed, **order.described}
-        self.budget = Budget(options.memory_bytes, 1)
-        self._memory = sorting_memory(self.budget, order.memory, order.name)
+        self.budget = Budget(options.memory_bytes, 1, beside=self.format_bytes)
+        self._memory = sorting_memory(self.budget, order.memory + self.format_bytes, order.name)
         self._runs = destination.work_folder(f"{_RUNS}{fingerprint(self.facts)[:_HASH]}")
 
     def remarks(self, ledger: Ledger) -> dict[str, Any]:

@@ -83,6 +83,7 @@ def pack(
         sources=data.manifest["sources"],
         memory=64 * (row + 1),
         padding=data.eot_id,
+        row=row,
     )
     return write_ordered([data], order, out, options, shown)
 

@@ -162,7 +162,7 @@ class MergedParts(Producer):
         self.facts, self.sources = whole.facts(plan), plan.sources
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
-        self.budget = Budget(options.memory_bytes, 1)
+        self.budget = Budget(options.memory_bytes, 1, beside=sum(output.memory_bytes for output in outputs))
         self._block = block_tokens(self.budget, plan.tokenizer.dtype)
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
         self._used: list[StoredPart] = []

@@ -22,7 +22,7 @@ from shardmill.errors import BusyError, UsageError
 from shardmill.run import EncodedChunks, EncodedText, Plan, TextBatches
 from shardmill.shards import ShardWriter
 from shardmill.tokens import Engine, Tokenizer
-from shardmill.write import Batch, BatchTokens, Destination, Ledger, Manifest, Progress, Run, progress_of
+from shardmill.write import Batch, BatchTokens, Destination, Ledger, Manifest, Progress, Run, library_facts, progress_of
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ class PartText(EncodedText):
         counts, at = ledger.counts, self.position
         opened = {"records": at.records, **counts.here} if at.begun else {}
         return {"part": {**self._about, **self._border, "ends": at.split, "open": opened, "odd": counts.odd,
-                         "engine": self.engine, "fallbacks": counts.totals["fallbacks"]}}  # fmt: skip
+                         "engine": self.engine, "fallbacks": counts.totals["fallbacks"],
+                         **library_facts(self.plan.options.format)}}  # fmt: skip
 
     @contextmanager
     def batches(self, position: dict[str, Any] | None) -> Iterator[Iterator[Batch]]:

@@ -17,7 +17,7 @@ from shardmill.cluster.place import Place, damaged_part, part_manifest, part_nam
 from shardmill.cluster.planning import PartPlan, missing_parts
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.shards import DOCUMENT, HEADER_BYTES
-from shardmill.write import Manifest, OtherFile, Rows
+from shardmill.write import LIBRARIES, Manifest, OtherFile, Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +59,13 @@ class PlannedParts:
         if about["engine"]["sha256"] != self._first["part"]["engine"]["sha256"]:
             raise MismatchError(
                 f"parts {self._first['part']['number']:,} and {number:,} were made by releases that give other tokens",
+                place=whole.out,
+                hint="install the same releases on all machines, delete the parts of one kind, and make them again",
+            )
+        if whole.keep and about.get(LIBRARIES) != self._first["part"].get(LIBRARIES):
+            raise MismatchError(
+                f"parts {self._first['part']['number']:,} and {number:,} were made by releases that write other files: "
+                f"{_libraries(self._first)} and {_libraries(manifest)}",
                 place=whole.out,
                 hint="install the same releases on all machines, delete the parts of one kind, and make them again",
             )
@@ -226,3 +233,7 @@ class _PartTable:
             self._held = np.concatenate([self._held, more])
         last = int(np.searchsorted(self._held["end"], stop)) + 1
         return self._begin, self._held[: min(last, most)]
+
+
+def _libraries(manifest: Manifest) -> str:
+    return ", ".join(f"{name} {release}" for name, release in manifest.get("part", {}).get(LIBRARIES, {}).items())

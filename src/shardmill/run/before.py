@@ -17,6 +17,7 @@ from shardmill.options import Options
 from shardmill.run.budget import Budget, check_memory, default_memory
 from shardmill.run.machine import settle_allocator, usable_cpus, usable_memory
 from shardmill.run.plan import Plan
+from shardmill.shards import format_named
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import ROOM, is_url
 from shardmill.tokens import load_tokenizer
@@ -93,7 +94,7 @@ def _budget(plan: Plan, *, uploads: bool) -> Budget | BudgetError:
             engine_bytes=tokenizer.engine_bytes,
             library_bytes=tokenizer.library_bytes,
             remote=plan.sources.remote,
-            beside=ROOM if uploads else 0,
+            beside=(ROOM if uploads else 0) + sum(format_named(name).memory_bytes for name in options.format),
             cuts=tokenizer.cut is not None,
         )
     except BudgetError as error:

@@ -84,7 +84,7 @@ class EncodedText(Producer):
         """The EOT policies that the outputs need, each once."""
         self.engines = [] if engines is None else engines
         """Engines that are not in use."""
-        self.budget = self._make_budget(buffer_bytes)
+        self.budget = self._make_budget(buffer_bytes + sum(output.memory_bytes for output in outputs))
         del self.engines[self.budget.workers :]
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self.budget.read_ahead, cache=cache, footer_bytes=footer_bytes)

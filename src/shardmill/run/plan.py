@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardmill.documents import content_version
 from shardmill.python_sources import PythonSource
-from shardmill.write import COMMITS, SKIPPED, SourceFacts, shard_name
+from shardmill.write import COMMITS, SKIPPED, SourceFacts, library_facts, shard_name
 
 if TYPE_CHECKING:
     from shardmill.options import Options
@@ -40,6 +40,7 @@ class Plan:
             "sources": SourceFacts(self.sources.facts),
             "tokenizer": self.tokenizer.describe(),
             "options": self.options.fingerprinted(),
+            **library_facts(self.options.format),
             SKIPPED: self.sources.skipped.data(),
             **({COMMITS: self.commits} if self.commits else {}),
         }

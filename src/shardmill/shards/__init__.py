@@ -18,6 +18,7 @@ from shardmill.shards.format import (
     check_together,
     early_warnings,
     format_named,
+    libraries_of,
     unlisted_files,
 )
 from shardmill.shards.recognising import Foreign, find_foreign

@@ -45,3 +45,10 @@ def take(limit: ShardLimit, held_tokens: int, held_documents: int, tokens: int, 
         if last < len(ends):
             return Taken(int(ends[last]), last + 1, full=True)
     return Taken(tokens, len(ends), full=False)
+
+
+def groups(lengths: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Documents in groups of about `size` tokens; a longer one is alone."""
+    long = lengths > size
+    group = (np.cumsum(lengths) - 1) // size + np.cumsum(long) + np.cumsum(np.append(False, long[:-1]))
+    return np.split(lengths, np.flatnonzero(group[1:] != group[:-1]) + 1)

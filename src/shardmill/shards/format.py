@@ -42,6 +42,8 @@ class OutputSettings:
     splits: tuple[str, ...] = SPLITS
     first: int = 0
     """The number of the first file, where the files of a split are numbered."""
+    row: int = 0
+    """The tokens of a row of a packed dataset; 0: it is not packed."""
 
 
 class ShardLayout(NamedTuple):
@@ -89,8 +91,19 @@ class Format:
     cannot share a folder."""
     contiguous: bool = True
     """The tokens of a file are side by side, after a header."""
+    compressed: bool = False
+    """A file may have fewer bytes than its tokens."""
+    holds_rows: bool = False
+    """The rows of a packed dataset take the place of documents in its files."""
+    memory_bytes: int = 0
+    """What writing its files takes for the longest document, beside buffers of a few megabytes."""
     always_wide: bool = False
     """A token has 32 bits whatever the vocabulary, so their width says nothing of it."""
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        """The libraries that make the bytes of its files, with their releases, where another may make others."""
+        return {}
 
     def layout(self, settings: OutputSettings) -> ShardLayout:
         """Return how the tokens of a run are stored. UsageError if the format's readers could not read them."""
@@ -199,6 +212,11 @@ def check_together(formats: Sequence[str]) -> None:
                     f"`{claimed[file]}` and `{name}` both write a file `{file}`", hint="give each a folder of its own"
                 )
             claimed[file] = name
+
+
+def libraries_of(formats: Sequence[str]) -> dict[str, str]:
+    """Return the libraries, with their releases, on which the bytes of files of these formats depend."""
+    return {library: release for name in formats for library, release in format_named(name).libraries.items()}
 
 
 def early_warnings(formats: Sequence[str]) -> list[str]:

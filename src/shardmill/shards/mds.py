@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards.borders import ShardLimit
+from shardmill.shards.borders import ShardLimit, groups
 from shardmill.shards.format import Format, OutputSettings, ShardLayout
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles, read_only
 from shardmill.storage import OpenFile, RemoteRanges
@@ -89,7 +89,7 @@ def _shard_blocks(shard: Shard) -> Iterator[bytes | NDArray[Any]]:
     yield config
     at = 0
     for lengths in shard.length_blocks():
-        for some in _groups(lengths):
+        for some in groups(lengths, _COPY):
             yield from _samples(shard, some, at)
             at += int(some.sum())
 
@@ -132,13 +132,6 @@ def _headers(lengths: NDArray[np.int64], width: int) -> tuple[NDArray[np.uint8],
     rows[:, 4] = (1 << 2) | np.where(sizes == 4, 2, sizes - 1)
     rows[:, 5:] = lengths.astype("<u4").view(np.uint8).reshape(-1, 4)
     return rows[np.arange(_HEADER) < (5 + sizes)[:, None]], 5 + sizes
-
-
-def _groups(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Documents in groups of about a megabyte; a longer one is alone."""
-    long = lengths > _COPY
-    group = (np.cumsum(lengths) - 1) // _COPY + np.cumsum(long) + np.cumsum(np.append(False, long[:-1]))
-    return np.split(lengths, np.flatnonzero(group[1:] != group[:-1]) + 1)
 
 
 class MdsFiles(TokenFiles):

@@ -15,7 +15,7 @@ from shardmill.shards.token_files import DocumentIndex, TokenFiles
 from shardmill.storage import AnyPath, RemotePath
 
 _SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-_TOKEN_FILES = (".bin", ".npy", ".ds", ".idx")  # whose first bytes are read
+_TOKEN_FILES = (".bin", ".npy", ".ds", ".idx", ".parquet")  # whose first bytes are read
 _SAMPLE = 1 << 16
 _DOCUMENTS = 16  # of each split that are looked at
 

@@ -41,6 +41,11 @@ class TokenFiles:
     contiguous = True
     """The tokens of a file are side by side, after a header."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """What reading takes, beside the tokens that are asked for and buffers of a few megabytes."""
+        return 0
+
     def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
         self.files, self.dtype = list(files), dtype.newbyteorder("<")
         self._sizes = np.array([file.tokens for file in files], np.int64)

@@ -129,12 +129,14 @@ class ShardWriter:
     def __init__(self, kind: Format, settings: OutputSettings) -> None:
         self._kind, self._settings, self.layout = kind, settings, kind.layout(settings)
         self.format, self.eot, self.dtype = kind.name, settings.eot or kind.eot, self.layout.dtype
+        self.memory_bytes = kind.memory_bytes
         self.shared = False
         """Other processes write files of the same splits, so files with its names are not foreign, and what belongs to
         a whole split is not written: an index, or an empty file if the split has no tokens."""
         # Right for every shard but the last, so that the hash need not be computed twice.
         self._header = kind.header(self.layout.limit.tokens or 1, self.dtype)
         self.drops_tail = settings.tail == "drop" and kind.sharded and self.layout.limit.cuts_documents
+        self._row = settings.row if kind.holds_rows else 0
         self._splits = {split: _Split() for split in SPLITS}
         self._full: list[Shard] = []
         self._syncing: list[Shard] = []
@@ -172,6 +174,10 @@ class ShardWriter:
             tokens = tokens.astype(self.dtype)
         if not self._kind.indexed:
             ends = _NO_ENDS
+        elif self._row:
+            open_shard = self._splits[split].shard  # a shard has whole rows
+            held = open_shard.token_count % self._row if open_shard else 0
+            ends = np.arange(self._row - held, len(tokens) + 1, self._row)
         while len(tokens):
             shard = self._splits[split].shard or self._begin(split)
             taken = take(self.layout.limit, shard.token_count, shard.document_count, len(tokens), ends)
@@ -181,7 +187,9 @@ class ShardWriter:
             tokens, ends = tokens[taken.tokens :], ends[taken.documents :] - taken.tokens
 
     def end_document(self) -> None:
-        """End the document that is open in any split."""
+        """End the document that is open in any split. Rows end by themselves."""
+        if self._row:
+            return
         limit = self.layout.limit
         for name, split in self._splits.items():
             if split.shard and split.shard.unfinished:

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
         shares,
     )
     from shardmill.write.destination import Destination, open_destination
-    from shardmill.write.facts import COMMITS, SKIPPED, Facts, SourceFacts, as_recorded, fingerprint, shard_name
+    from shardmill.write.facts import (
+        COMMITS,
+        LIBRARIES,
+        SKIPPED,
+        Facts,
+        SourceFacts,
+        as_recorded,
+        fingerprint,
+        library_facts,
+        shard_name,
+    )
     from shardmill.write.journal import Journal, raise_mismatch
     from shardmill.write.ledger import Ledger
     from shardmill.write.loop import Producer, Run, finished_result
@@ -55,7 +65,7 @@ __all__, __getattr__ = lazily(
         "batch": "ODD Batch BatchTokens FinishedFiles FoundInSource FoundPart FoundSources Rows SplitCount "
         "Stream eot_places shares",
         "destination": "Destination open_destination",
-        "facts": "COMMITS SKIPPED Facts SourceFacts as_recorded fingerprint shard_name",
+        "facts": "COMMITS LIBRARIES SKIPPED Facts SourceFacts as_recorded fingerprint library_facts shard_name",
         "journal": "Journal raise_mismatch",
         "ledger": "Ledger",
         "loop": "Producer Run finished_result",

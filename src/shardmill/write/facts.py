@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from shardmill.storage import Store
 
 Facts = dict[str, Any]
-"""`sources` (an iterable of rows), `tokenizer` and `options`; and `skipped` and `commits`, which are not hashed."""
+"""`sources` (an iterable of rows), `tokenizer` and `options`; `libraries` if the bytes of a format depend on their
+release; and `skipped` and `commits`, which are not hashed."""
 Row = Sequence[Any]
 """Name, size and version of a source."""
 
@@ -33,6 +34,8 @@ SKIPPED = "skipped"
 COMMITS = "commits"
 """Revisions of the sources, as asked for → commits: what a resumed run reads, even if a branch has moved. The names of
 the sources have the commits too, so this is not hashed."""
+LIBRARIES = "libraries"
+"""The libraries, with their releases, on which the bytes of a format depend; not there if there are none."""
 _BATCH = 1024  # sources that are turned into JSON at once
 _FIRST_LINE = b'{"sources": [\n'
 _CONTENT = re.compile(r"documents: (\d+), sha256: ")
@@ -57,6 +60,14 @@ class SourceFacts:
 
     def __iter__(self) -> Iterator[Row]:
         return self._make()
+
+
+def library_facts(formats: Sequence[str]) -> Facts:
+    """The libraries, with their releases, on which the bytes of files of these formats depend, if there are any."""
+    from shardmill.shards import libraries_of  # brings numpy
+
+    found = libraries_of(formats)
+    return {LIBRARIES: found} if found else {}
 
 
 def fingerprint(facts: Facts) -> str:
@@ -146,6 +157,8 @@ def differences(before: Facts, now: Facts) -> list[str]:
         was, new = before["tokenizer"], now["tokenizer"]
         keys = [key for key in new if was.get(key) != new[key]]
         found.append(f"the tokenizer was `{was.get('name')}` and is now `{new['name']}` ({', '.join(keys)} differ)")
+    old, new = before.get(LIBRARIES, {}), now.get(LIBRARIES, {})
+    found += [f"{name} was {old[name]} and is now {new[name]}" for name in new if old.get(name, new[name]) != new[name]]
     total, first_few = _source_differences(before["sources"], now["sources"])
     total += len(found)
     found = [*found, *first_few][:_SHOWN]

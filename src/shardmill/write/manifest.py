@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args, g
 
 from shardmill.errors import DamageError, UsageError
 from shardmill.output_formats import FORMATS, SPLITS
+from shardmill.shards import format_named
 from shardmill.storage import BLOCK_ROWS, AnyPath, BlockSequence, ObjectStore, scheme_of
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def _check(manifest: dict[str, Any], place: str) -> None:
                 raise DamageError(f"{NAME} has an unknown {key}: `{found}`", place=place)
         if others := set(described["splits"]).difference(SPLITS):
             raise DamageError(f"{NAME} has unknown splits: {', '.join(sorted(others))}", place=place)
-        width = _WIDTHS[described["dtype"]]
+        width = 0 if format_named(described["format"]).compressed else _WIDTHS[described["dtype"]]
         for split in described["splits"].values():
             files += [(file, file["tokens"] * width) for file in split["files"]]
             files += [(table, 0) for table in tables_in(split)]
