@@ -18,6 +18,7 @@ from shardmill.errors import DamageError, MismatchError, OutputError, UsageError
 from shardmill.shards import SPLITS, find_foreign
 from tests.corpus import documents as texts
 from tests.corpus import write_jsonl
+from tests.meter import metered
 from tests.shards.driving import SHARD, Driven, contents, documents, whole_run
 from tests.shards.readers import parquet_documents
 from tests.shards.test_golden import library, of
@@ -168,3 +169,21 @@ def test_kept_parts_of_two_releases_of_pyarrow_are_not_merged(tmp_path: Path, mo
         make_part(tmp_path / "out", 1)
     with pytest.raises(MismatchError, match=r"releases that write other files: pyarrow .* and pyarrow 1\.2\.3"):
         merge(tmp_path / "out")
+
+
+def test_the_longest_documents_are_written_shuffled_and_converted_within_the_memory(tmp_path: Path) -> None:
+    words = np.random.default_rng(0).choice(
+        np.array([" the", " of", " and", " water", " seven", " house"]), (2, 2_000_000)
+    )
+    for name, row in zip("ab", words, strict=True):
+        (tmp_path / f"{name}.txt").write_text("".join(row.tolist()))
+    for limit, *call in (
+        (300, "prepare", tmp_path / "a.txt", tmp_path / "b.txt", "-o", tmp_path / "out", "-f", "parquet", "--val", "0"),
+        (400, "shuffle", tmp_path / "out", "-o", tmp_path / "shuffled"),
+        (320, "convert", tmp_path / "shuffled", "-o", tmp_path / "raw", "-f", "nanogpt"),
+    ):
+        run = metered(*call, "--memory", f"{limit}MB", "-q")
+        assert run.code == 0, run.err
+        assert run.peak < limit * 10**6, call[0]
+    data = shardmill.open(tmp_path / "raw")["train"]
+    assert sorted(len(document) for document in data.documents) == [2_000_000] * 2
