@@ -12,7 +12,7 @@ from shardmill.cluster.executors import Executor, PartReport
 from shardmill.cluster.part_process import PartProcess
 from shardmill.cluster.processes import DRIVER
 from shardmill.errors import BudgetError, UsageError
-from shardmill.run import CEILING, default_memory, resident, usable_cpus
+from shardmill.run import default_memory, resident, usable_cpus
 
 _MERGE = 80_000_000  # bytes that the merge adds to what a larger program holds already
 
@@ -29,7 +29,8 @@ class LocalExecutor(Executor):
         super().__init__(out, memory, workers or share)
         self._parallel, self._node = parallel, socket.gethostname()
         self.memory_limit = memory or default_memory(max(usable_cpus(), parallel)) + max(0, resident() - DRIVER)
-        self.driver_memory = max(DRIVER, int(resident() / CEILING) + _MERGE)
+        # A budget plans with less than its memory, and a program may still grow before the merge begins.
+        self.driver_memory = max(DRIVER, resident() * 5 // 4 + _MERGE)
         self._memory = max(1, self.memory_limit - self.driver_memory) // parallel
         self._submitted: deque[int] = deque()
         self._begun: set[int] = set()

@@ -6,7 +6,7 @@ from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
     from shardmill.run.before import inspect, inspect_plan
-    from shardmill.run.budget import CEILING, Budget, check_memory, default_memory
+    from shardmill.run.budget import Budget, check_memory, default_memory
     from shardmill.run.encoded_chunks import EncodedChunks
     from shardmill.run.encoded_text import EncodedText, surely_fits
     from shardmill.run.machine import (
@@ -29,7 +29,7 @@ __all__, __getattr__ = lazily(
     "shardmill.run",
     {
         "before": "inspect inspect_plan",
-        "budget": "CEILING Budget check_memory default_memory",
+        "budget": "Budget check_memory default_memory",
         "encoded_chunks": "EncodedChunks",
         "encoded_text": "EncodedText surely_fits",
         "machine": "most_resident resident settle_allocator trim_memory usable_cpus usable_memory",

@@ -16,8 +16,8 @@ from shardmill.units import show_bytes
 
 MB = 1_000_000
 
-CEILING = 0.86
-"""The share of --memory that is planned. The rest covers memory that allocators keep, and stacks of threads."""
+# The share of --memory that is planned. The rest covers memory that allocators keep, and stacks of threads.
+_CEILING = 0.86
 # The most that a process holds right after it has loaded shardmill.
 _FRESH = 200 * MB
 # Two processes that do the same differ by up to this much. So it is added to the least memory that an error names.
@@ -84,15 +84,15 @@ class Budget:
         self._base = self._sampled + beside - engines * engine_bytes
         self._max_workers = self.workers = workers or usable_cpus()
         # Memory that a notebook or a larger program already holds is not counted, unless a limit was set.
-        self.memory = memory or default_memory(self.workers) + int(max(0, self._sampled - _FRESH) / CEILING)
-        self.ceiling = int(self.memory * CEILING)
+        self.memory = memory or default_memory(self.workers) + int(max(0, self._sampled - _FRESH) / _CEILING)
+        self.ceiling = int(self.memory * _CEILING)
         """The most that the program, the engines and the leases take together."""
         self.read_ahead = max(MIN_READ_AHEAD, min(_MAX_READ_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may be fetched ahead."""
         fixed = self._base + _FEEDER + self.read_ahead + (_CLIENT if remote else 0)
         room, one_worker = self.ceiling - fixed, engine_bytes + 2 * self.lease_for(SMALLEST)
         if room < (workers or 1) * one_worker:
-            least = int((fixed + (workers or 1) * one_worker) / CEILING) + _VARIES
+            least = int((fixed + (workers or 1) * one_worker) / _CEILING) + _VARIES
             raise _too_little(self.memory, least, workers or 1)
         if workers is None:
             self.workers = max(1, min(self._max_workers, room // one_worker))
@@ -147,7 +147,7 @@ class Budget:
         feeder = _FEEDER + (_MAX_READ_AHEAD + _CLIENT if self._remote else 0)
         engines = self._max_workers * self.engine_bytes
         work = engines + max(capacity, 2 * self._max_workers * self.lease_for(SMALLEST))
-        enough = int((self._base + _DIFFERS + feeder + work) / CEILING)
+        enough = int((self._base + _DIFFERS + feeder + work) / _CEILING)
         hint = f"with {_option(enough)} there is room for it"
         if enough > usable_memory():
             hint += f"; this machine allows {show_bytes(usable_memory())}"
