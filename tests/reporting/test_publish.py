@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +143,20 @@ def test_a_hub_that_stays_down_is_an_error_and_the_next_call_goes_on(hub: Hub, l
 def test_a_call_that_is_killed_at_any_step_goes_on(hub: Hub, local: Path, tmp_path: Path, step: str) -> None:
     """Killed when a request of the step comes; what was stored by then is not sent again."""
     environment = {**os.environ, **hub.environment, **QUICK, "XDG_CACHE_HOME": str(tmp_path)}
-    struck: list[int] = []
-    hub.faults.append(Fault(STEPS[step], skip=1 if step in ("part", "verify") else 0, stall=1.0))
-    hub.faults[-1].then = lambda: struck.append(1)
+    struck, killed = threading.Event(), threading.Event()
+
+    def strike() -> None:
+        struck.set()
+        killed.wait(60)  # the answer waits until nobody reads it
+
+    hub.faults.append(Fault(STEPS[step], skip=1 if step in ("part", "verify") else 0, then=strike))
     with subprocess.Popen(
         [*SHARDMILL, "publish", str(local), URL], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
-        wait_until(lambda: bool(struck) or process.poll() is not None)
+        wait_until(lambda: struck.is_set() or process.poll() is not None)
         process.send_signal(signal.SIGKILL)
         said = process.stderr.read() if process.stderr else b""
+    killed.set()
     assert TOKEN.encode() not in said
     stored, taken = set(hub.stored), dict(hub.taken)
     assert "manifest.json" not in (published(hub) if "me/web" in hub.repos else {}) or step == "commit"
